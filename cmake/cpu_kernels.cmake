@@ -1,0 +1,25 @@
+# The CPU kernels are compiled once per instruction set; device/cpu picks at run time.
+# All three give the same bits: every sum has a fixed order and every fused multiply-add
+# is written out. Without FMA instructions (baseline) libm's fmaf does it, slowly.
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/device/cpu/isa/*.c)
+file(GLOB cpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/device/cpu/*.c)
+if(cpu_sources)
+  target_sources(rle_device PRIVATE ${cpu_sources})
+endif()
+if(kernel_sources)
+  set(isas baseline)
+  set(isa_flags_baseline "")
+  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    list(APPEND isas avx2 avx512)
+    set(isa_flags_avx2 -march=x86-64-v3)
+    set(isa_flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
+  endif()
+  foreach(isa IN LISTS isas)
+    add_library(rle_kernels_${isa} OBJECT ${kernel_sources})
+    target_link_libraries(rle_kernels_${isa} PRIVATE rle_flags)
+    target_compile_definitions(rle_kernels_${isa} PRIVATE RLE_ISA=${isa})
+    target_compile_options(rle_kernels_${isa} PRIVATE ${isa_flags_${isa}}
+      $<$<CONFIG:Release>:-O3> -fno-trapping-math)
+    list(APPEND RLE_ENGINE_OBJECTS $<TARGET_OBJECTS:rle_kernels_${isa}>)
+  endforeach()
+endif()

@@ -1,0 +1,27 @@
+# Finds what the engine is built on. A missing library stops the configuration with the
+# name of the Debian package that brings it.
+find_package(PkgConfig)
+if(NOT PkgConfig_FOUND)
+  message(FATAL_ERROR "pkg-config is missing. Debian and Ubuntu: apt install pkg-config")
+endif()
+find_package(Threads REQUIRED)
+
+function(rle_require prefix debian)
+  pkg_check_modules(${prefix} IMPORTED_TARGET ${ARGN})
+  if(NOT ${prefix}_FOUND)
+    message(FATAL_ERROR "${ARGN} was not found. Debian and Ubuntu: apt install ${debian}")
+  endif()
+endfunction()
+
+rle_require(LIBEVENT libevent-dev "libevent_core>=2.1.12" libevent_pthreads)
+pkg_check_modules(LIBCRYPTO libcrypto)
+if(NOT LIBCRYPTO_FOUND)
+  message(FATAL_ERROR "OpenSSL's libcrypto was not found. Debian and Ubuntu: apt install libssl-dev")
+endif()
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+if(NOT RLE_LUA_INCLUDE_DIR OR RLE_BUILD_CLI)
+  rle_require(LUAJIT libluajit-5.1-dev luajit)
+endif()
+if(RLE_BUILD_CLI)
+  rle_require(LIBEDIT libedit-dev libedit)
+endif()

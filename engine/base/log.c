@@ -1,0 +1,60 @@
+/* log.c - formats a line and writes it with a single write(2). */
+#include "base/log.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int threshold = -1;
+static char name[64];
+static void (*sink_fn)(void *, rle_log_level, const char *);
+static void *sink_self;
+
+static int level_from_env(void)
+{
+    const char *want = getenv("RLENGINE_LOG");
+    if (!want) return RLE_LOG_INFO;
+    static const char *const levels[] = {"debug", "info", "warn", "error"};
+    for (int i = 0; i < 4; i++)
+        if (strcmp(want, levels[i]) == 0) return i;
+    return RLE_LOG_INFO;
+}
+
+void rle_log(rle_log_level level, const char *fmt, ...)
+{
+    if (threshold < 0) threshold = level_from_env();
+    if ((int)level < threshold) return;
+    char line[2304];
+    int used = 0;
+    if (!sink_fn) used = snprintf(line, sizeof line, "rlengine%s%s: ", name[0] ? " " : "", name);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, args);
+    va_end(args);
+    if (sink_fn) {
+        sink_fn(sink_self, level, line);
+        return;
+    }
+    size_t n = strlen(line);
+    line[n++] = '\n';
+    /* Nothing sensible can be done when standard error is gone. */
+    ssize_t written = write(STDERR_FILENO, line, n);
+    (void)written;
+}
+
+void rle_log_set_level(rle_log_level level)
+{
+    threshold = level;
+}
+
+void rle_log_set_name(const char *new_name)
+{
+    snprintf(name, sizeof name, "%s", new_name);
+}
+
+void rle_log_set_sink(void (*sink)(void *, rle_log_level, const char *), void *self)
+{
+    sink_fn = sink;
+    sink_self = self;
+}

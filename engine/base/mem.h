@@ -1,0 +1,36 @@
+/* mem.h - host memory for the engine's own structures: counted, and able to fail on demand.
+ *
+ * Tensor data does not come from here but from its device (device/device.h), which
+ * attributes every block. What comes from here is counted as one number, so that tests
+ * can see that a loop gives back what it took.
+ *
+ * Thread-safe. */
+#ifndef RLE_BASE_MEM_H
+#define RLE_BASE_MEM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdbool.h>
+
+#include "base/status.h"
+
+/* NULL on failure, with the message "out of memory: wanted N bytes for ..." set by the
+ * caller through rle_oom(). A size of 0 returns a unique pointer. */
+void *rle_malloc(size_t size);
+void *rle_calloc(size_t count, size_t size); /* NULL also when count*size overflows */
+void *rle_realloc(void *p, size_t size);     /* on failure p stays valid */
+void rle_free(void *p);                      /* NULL is fine */
+char *rle_strdup(const char *s);
+
+/* RESOURCE_EXHAUSTED with: out of memory: wanted N bytes for "what". */
+rle_status rle_oom(size_t size, const char *what);
+
+/* Bytes and blocks now allocated through the functions above. */
+size_t rle_mem_bytes(void);
+size_t rle_mem_blocks(void);
+
+/* Fault injection: the nth allocation from now fails (1 = the next one); with
+ * `persistent` all after it fail too. 0 turns it off. */
+void rle_mem_fault(uint64_t nth, bool persistent);
+
+#endif

@@ -1,0 +1,96 @@
+/* test_base.c - status, counting allocator and its faults, contexts, script lines. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <setjmp.h>
+#include <cmocka.h>
+#include <string.h>
+
+#include "base/context.h"
+#include "base/dtype.h"
+#include "base/mem.h"
+
+static void status_message_may_quote_itself(void **state)
+{
+    (void)state;
+    rle_fail(RLE_NOT_FOUND, "first %d", 1);
+    assert_int_equal(rle_fail(RLE_INTERNAL, "second, after %s", rle_message()), RLE_INTERNAL);
+    assert_string_equal(rle_message(), "second, after first 1");
+    assert_string_equal(rle_status_name(RLE_UNAVAILABLE), "UNAVAILABLE");
+    assert_int_equal(rle_status_from_name("DATA_LOSS"), RLE_DATA_LOSS);
+    assert_int_equal(rle_status_from_name("NO_SUCH"), -1);
+}
+
+static void allocator_counts_and_fails_on_demand(void **state)
+{
+    (void)state;
+    size_t bytes = rle_mem_bytes(), blocks = rle_mem_blocks();
+    char *p = rle_malloc(100);
+    assert_true(rle_mem_bytes() >= bytes + 100);
+    rle_mem_fault(1, false);
+    assert_null(rle_realloc(p, 1000)); /* p stays valid */
+    memset(p, 1, 100);
+    p = rle_realloc(p, 1000);
+    assert_non_null(p);
+    rle_mem_fault(2, true);
+    void *q = rle_malloc(1);
+    assert_non_null(q);
+    assert_null(rle_malloc(1));
+    assert_null(rle_malloc(1));
+    rle_mem_fault(0, false);
+    rle_free(q);
+    rle_free(p);
+    assert_int_equal(rle_mem_bytes(), bytes);
+    assert_int_equal(rle_mem_blocks(), blocks);
+}
+
+static void contexts_switch_and_return(void **state)
+{
+    (void)state;
+    rle_context own;
+    rle_context_init(&own);
+    own.grad_enabled = false;
+    rle_context *before = rle_context_switch(&own);
+    assert_false(rle_context_current()->grad_enabled);
+    assert_ptr_equal(rle_context_switch(before), &own);
+    assert_true(rle_context_current()->grad_enabled);
+}
+
+static void sites_are_the_same_number_for_the_same_line(void **state)
+{
+    (void)state;
+    uint32_t a = rle_site_intern("train.lua", 88);
+    assert_int_equal(rle_site_intern("train.lua", 88), a);
+    for (int line = 1; line <= 2000; line++) rle_site_intern("other.lua", line);
+    assert_int_equal(rle_site_intern("train.lua", 88), a);
+    assert_string_equal(rle_site_name(a), "train.lua:88");
+    assert_string_equal(rle_site_name(rle_site_intern("other.lua", 1999)), "other.lua:1999");
+    assert_string_equal(rle_site_name(0), "?");
+}
+
+static void dtypes_have_names_and_sizes(void **state)
+{
+    (void)state;
+    rle_dtype t;
+    assert_int_equal(rle_dtype_parse("i64", &t), RLE_OK);
+    assert_int_equal(t, RLE_I64);
+    assert_int_equal(rle_dtype_size(t), 8);
+    assert_int_equal(rle_dtype_parse("float", &t), RLE_INVALID_ARGUMENT);
+    rle_array a = {.dtype = RLE_F32, .ndim = 2, .shape = {2, 3}};
+    rle_array_set_contiguous(&a);
+    char text[64];
+    assert_string_equal(rle_array_describe(&a, text, sizeof text), "f32[2,3]");
+    assert_true(rle_array_is_contiguous(&a));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(status_message_may_quote_itself),
+        cmocka_unit_test(allocator_counts_and_fails_on_demand),
+        cmocka_unit_test(contexts_switch_and_return),
+        cmocka_unit_test(sites_are_the_same_number_for_the_same_line),
+        cmocka_unit_test(dtypes_have_names_and_sizes),
+    };
+    return cmocka_run_group_tests_name("base", tests, NULL, NULL);
+}
