@@ -1,0 +1,301 @@
+/* device.h - a device: memory that is accounted for, and one table of operations.
+ *
+ * Layers above hand the device strided arrays (base/dtype.h); shapes and dtypes have been
+ * checked before, so the operations only fail for want of memory. Every filling of the
+ * table (cpu, emu, cuda) computes the same thing:
+ *   - outputs never overlap inputs, except where an operation says "may alias": then an
+ *     input that is the very same array (data, shape, strides) as the output is fine;
+ *   - each output row depends only on its own input row and on shapes of weights, never on
+ *     how many rows there are or where in the batch it stands (batch-invariance), unless
+ *     the sum runs over the rows;
+ *   - random numbers are the same bits on every device.
+ *
+ * One thread owns all devices. Counters may be read from others. */
+#ifndef RLE_DEVICE_DEVICE_H
+#define RLE_DEVICE_DEVICE_H
+
+#include "base/context.h"
+#include "base/dtype.h"
+#include "base/status.h"
+
+typedef enum { RLE_DEVICE_CPU, RLE_DEVICE_CUDA, RLE_DEVICE_EMU } rle_device_type;
+
+typedef struct rle_device rle_device;
+
+/* ---- kinds of operations, by family ---- */
+
+typedef enum {
+    RLE_UNARY_NEG,
+    RLE_UNARY_ABS,
+    RLE_UNARY_SIGN,
+    RLE_UNARY_EXP,
+    RLE_UNARY_LOG,
+    RLE_UNARY_LOG1P,
+    RLE_UNARY_EXPM1,
+    RLE_UNARY_SQRT,
+    RLE_UNARY_RSQRT,
+    RLE_UNARY_SQUARE,
+    RLE_UNARY_RECIPROCAL,
+    RLE_UNARY_SIN,
+    RLE_UNARY_COS,
+    RLE_UNARY_TANH,
+    RLE_UNARY_SIGMOID,
+    RLE_UNARY_SOFTPLUS, /* log(1 + exp(x)) */
+    RLE_UNARY_RELU,
+    RLE_UNARY_FLOOR,
+    RLE_UNARY_CEIL,
+    RLE_UNARY_ROUND, /* half to even, as PyTorch */
+    RLE_UNARY_TRUNC,
+    RLE_UNARY_CLAMP,  /* p0 = low, p1 = high; NaN stays NaN */
+    RLE_UNARY_NOT,    /* -> bool */
+    RLE_UNARY_ISNAN,  /* -> bool */
+    RLE_UNARY_ISINF,  /* -> bool */
+    RLE_UNARY_ISFINITE, /* -> bool */
+    RLE_UNARY_COUNT
+} rle_unary_kind;
+
+typedef enum {
+    RLE_BINARY_ADD,
+    RLE_BINARY_SUB,
+    RLE_BINARY_MUL,
+    RLE_BINARY_DIV,       /* floats only; the layer above promotes integers */
+    RLE_BINARY_POW,
+    RLE_BINARY_MAXIMUM,   /* NaN if either is */
+    RLE_BINARY_MINIMUM,
+    RLE_BINARY_ATAN2,
+    RLE_BINARY_REMAINDER, /* sign of the divisor, as Python and PyTorch; integer x % 0 = 0 */
+    RLE_BINARY_FLOOR_DIV, /* toward minus infinity; integer x / 0 = 0 */
+    RLE_BINARY_EQ,        /* from here: -> bool */
+    RLE_BINARY_NE,
+    RLE_BINARY_LT,
+    RLE_BINARY_LE,
+    RLE_BINARY_GT,
+    RLE_BINARY_GE,
+    RLE_BINARY_AND, /* logical: nonzero is true */
+    RLE_BINARY_OR,
+    RLE_BINARY_XOR,
+    RLE_BINARY_COUNT
+} rle_binary_kind;
+
+static inline bool rle_binary_gives_bool(rle_binary_kind k) { return k >= RLE_BINARY_EQ; }
+static inline bool rle_unary_gives_bool(rle_unary_kind k) { return k >= RLE_UNARY_NOT; }
+
+typedef enum {
+    RLE_REDUCE_SUM,  /* integers and bool sum into i64, the rest into their own dtype */
+    RLE_REDUCE_MEAN, /* floats only */
+    RLE_REDUCE_PROD,
+    RLE_REDUCE_MAX,  /* NaN wins */
+    RLE_REDUCE_MIN,
+    RLE_REDUCE_LOGSUMEXP, /* floats; -inf for all -inf */
+    RLE_REDUCE_SUMSQ,     /* sum of squares, floats */
+    RLE_REDUCE_ANY,  /* -> bool */
+    RLE_REDUCE_ALL,  /* -> bool */
+    RLE_REDUCE_COUNT
+} rle_reduce_kind;
+
+typedef enum {
+    RLE_RANDOM_UNIFORM, /* p0 + (p1 - p0) * u; f32, f64 */
+    RLE_RANDOM_NORMAL,  /* p0 + p1 * n, Box-Muller over pairs of words; f32, f64 */
+    RLE_RANDOM_INTEGER  /* p0 <= n < p1; i32, i64, u8. Lemire's multiply-shift on one word
+                           when p1 - p0 <= 2^32, on two words otherwise */
+} rle_random_kind;
+
+/* Hyperparameters of one optimizer step. PyTorch's formulas and defaults. */
+typedef struct rle_adam_args {
+    double lr, beta1, beta2, eps, weight_decay;
+    int64_t step;      /* 1 for the first */
+    bool decoupled;    /* AdamW: decay the weight, not the gradient */
+} rle_adam_args;
+
+typedef struct rle_sgd_args {
+    double lr, momentum, dampening, weight_decay;
+    bool nesterov;
+    bool first; /* momentum buffer is set to the gradient */
+} rle_sgd_args;
+
+/* ---- the table ----
+ *
+ * All arrays of a call lie on the device. "same shape" is exact: broadcasting was resolved
+ * into strides of 0 by the caller. Dimension arguments count from 0. */
+typedef struct rle_device_ops {
+    /* out[...] = value, cast to out's dtype (i64 values exact through `integer`). */
+    rle_status (*fill)(const rle_array *out, double value, int64_t integer);
+    /* Same shape, any dtypes: casts as C does, floats to integers by truncation (NaN and
+     * out of range give 0 and the nearest end), anything to bool by != 0. */
+    rle_status (*copy)(const rle_array *out, const rle_array *in);
+    /* out same shape and dtype as in (bool for the predicates). May alias. */
+    rle_status (*unary)(rle_unary_kind kind, const rle_array *out, const rle_array *in,
+                        double p0, double p1);
+    /* gin = gout * d unary(x)/dx with x = input, y = output of the forward pass; either may
+     * be NULL when the kind does not need it (exp, sqrt, rsqrt, reciprocal, tanh, sigmoid,
+     * expm1 and relu need y only; the others x). At a kink: relu'(0) = 0, abs'(0) = 0;
+     * clamp passes the gradient for low <= x <= high. May alias gout. */
+    rle_status (*unary_backward)(rle_unary_kind kind, const rle_array *gin,
+                                 const rle_array *gout, const rle_array *x,
+                                 const rle_array *y, double p0, double p1);
+    /* out, a, b same shape; a and b of one dtype; out that dtype, or bool. May alias a or b. */
+    rle_status (*binary)(rle_binary_kind kind, const rle_array *out, const rle_array *a,
+                         const rle_array *b);
+    /* As binary with a number for b; `reversed`: the number is the left operand. For
+     * integer arrays the number is an integer (in `integer`). May alias. */
+    rle_status (*binary_scalar)(rle_binary_kind kind, const rle_array *out,
+                                const rle_array *a, double value, int64_t integer,
+                                bool reversed);
+    /* out = cond ? a : b; cond bool; all same shape, a, b, out one dtype. */
+    rle_status (*where)(const rle_array *out, const rle_array *cond, const rle_array *a,
+                        const rle_array *b);
+    /* out has in's ndim, size 1 in each reduced dimension (those where out's shape differs
+     * or whose bit is set in `dims`). Sums use a fixed order that depends only on the
+     * reduced extents. Empty: sum 0, prod 1, any false, all true; the layer above refuses
+     * the others. */
+    rle_status (*reduce)(rle_reduce_kind kind, const rle_array *out, const rle_array *in,
+                         uint32_t dims);
+    /* Largest (or smallest) along `dim`: values (may be NULL) of in's dtype and indices
+     * i64, first occurrence wins, NaN beats all. Both of size 1 in dim. */
+    rle_status (*arg_reduce)(bool largest, const rle_array *values, const rle_array *indices,
+                             const rle_array *in, int dim);
+    /* Along dim, floats. May alias. A row of -inf only gives NaN, as PyTorch. */
+    rle_status (*softmax)(bool logarithm, const rle_array *out, const rle_array *in, int dim);
+    /* gin from gout and the forward output y. */
+    rle_status (*softmax_backward)(bool logarithm, const rle_array *gin,
+                                   const rle_array *gout, const rle_array *y, int dim);
+    rle_status (*cumsum)(const rle_array *out, const rle_array *in, int dim, bool reverse);
+    /* Stable sort along dim; values (in's dtype) and indices (i64), same shape as in.
+     * NaN counts as largest. */
+    rle_status (*sort)(const rle_array *values, const rle_array *indices,
+                       const rle_array *in, int dim, bool descending);
+
+    /* out[M,N] (+)= a[M,K] x b[K,N] (+ bias[N]); f32, f64; any strides. With a leading
+     * batch dimension (all 3-d) for batched products; bias only 2-d. `accumulate` adds to
+     * what is in out. Order of summation: a function of (K, N) alone. */
+    rle_status (*matmul)(const rle_array *out, const rle_array *a, const rle_array *b,
+                         const rle_array *bias, bool accumulate);
+
+    /* Index arrays are i64, values from 0, checked here: a bad one is OUT_OF_RANGE naming
+     * it, with nothing written. out same shape as index; out[..i..] = in[..index..]. */
+    rle_status (*gather)(const rle_array *out, const rle_array *in, int dim,
+                         const rle_array *index);
+    /* out[..index[i]..] += src[..i..] (or = with `assign`), in index order. */
+    rle_status (*scatter)(const rle_array *out, int dim, const rle_array *index,
+                          const rle_array *src, bool assign);
+    /* index is 1-d: out[.., i, ..] = in[.., index[i], ..]. */
+    rle_status (*index_select)(const rle_array *out, const rle_array *in, int dim,
+                               const rle_array *index);
+    /* out[.., index[i], ..] += src[.., i, ..], in order. */
+    rle_status (*index_add)(const rle_array *out, int dim, const rle_array *index,
+                            const rle_array *src);
+
+    /* Element i (row-major) is drawn at position rng->counter + i*w, w words an element
+     * (f32 uniform 1, f64 uniform 2, normal f32 1 (pairs share two words: elements 2k and
+     * 2k+1 are the cosine and sine of words 2k, 2k+1 counted from the start of the draw),
+     * normal f64 as f32 with two words a uniform). The caller advances the counter, to a
+     * multiple of 4 past the words used. out contiguous. */
+    rle_status (*random)(rle_random_kind kind, const rle_array *out, const rle_rng *rng,
+                         double p0, double p1);
+    /* Random permutation of 0 .. n-1 (Fisher-Yates), out i64[n]. */
+    rle_status (*randperm)(const rle_array *out, const rle_rng *rng);
+    /* u[r,j] in [0,1), f32: element j of keyed draw `draw` of row key keys[r] (i64[rows]);
+     * out [rows, cols] contiguous. */
+    rle_status (*random_keyed)(const rle_array *out, uint64_t seed, const rle_array *keys,
+                               uint32_t draw);
+    /* Inverted dropout by rows: out[r,j] = u(r,j) >= p ? in[r,j] / (1-p) : 0, with u as in
+     * random_keyed. The same call on a gradient is the backward pass. Contiguous 2-d. May alias. */
+    rle_status (*dropout)(const rle_array *out, const rle_array *in, double p, uint64_t seed,
+                          const rle_array *keys, uint32_t draw);
+    /* Inverse-CDF sampling: probs [rows, classes] (need not sum to 1), u f32 [rows, draws],
+     * out i64 [rows, draws]: first class whose cumulative share exceeds u. A row with a
+     * negative, non-finite or all-zero entry: INVALID_ARGUMENT naming the row. */
+    rle_status (*multinomial)(const rle_array *out, const rle_array *probs, const rle_array *u);
+
+    /* Row of the first entry that is not finite, or negative with `nonnegative`: -1 if none.
+     * in [rows, cols]. */
+    rle_status (*find_bad_row)(const rle_array *in, bool nonnegative, int64_t *row);
+
+    /* Optimizers, in place over `count` parameters in one call; contiguous f32 or f64. */
+    rle_status (*adam)(const rle_array *param, const rle_array *grad, const rle_array *m,
+                       const rle_array *v, int count, const rle_adam_args *args);
+    /* momentum may be NULL when args->momentum is 0. */
+    rle_status (*sgd)(const rle_array *param, const rle_array *grad,
+                      const rle_array *momentum, int count, const rle_sgd_args *args);
+} rle_device_ops;
+
+/* ---- memory ---- */
+
+/* A block of tensor memory and what the accounting knows of it. */
+typedef struct rle_block {
+    void *data;
+    size_t size;     /* bytes asked for */
+    size_t reserved; /* bytes taken from the device: its size class */
+    uint32_t site;   /* script line, see rle_site_name */
+    uint8_t owner;   /* rle_owner */
+} rle_block;
+
+typedef struct rle_memory_stats {
+    size_t allocated;   /* bytes in live blocks, as asked for */
+    size_t reserved;    /* bytes held from the system: live and cached */
+    size_t peak;        /* highest `allocated` since the last reset */
+    size_t limit;       /* 0 = none */
+    uint64_t allocations, frees, from_cache; /* counters since start */
+    size_t blocks;      /* live */
+} rle_memory_stats;
+
+/* What one owner holds from one script line. */
+typedef struct rle_memory_row {
+    rle_owner owner;
+    uint32_t site;
+    size_t bytes;
+    size_t blocks;
+} rle_memory_row;
+
+struct rle_device {
+    rle_device_type type;
+    int index;
+    char name[16]; /* "cpu", "cuda:1" */
+    const rle_device_ops *ops;
+    /* Raw memory, for the allocator. NULL when there is none. 64-byte aligned. */
+    void *(*raw_alloc)(rle_device *dev, size_t size);
+    void (*raw_free)(rle_device *dev, void *p, size_t size);
+    rle_status (*copy_in)(rle_device *dev, void *dst, const void *host, size_t size);
+    rle_status (*copy_out)(rle_device *dev, void *host, const void *src, size_t size);
+    struct rle_allocator *allocator;
+};
+
+/* "cpu", "cuda", "cuda:1", "emu", "auto" -> a device that lives as long as the process.
+ * `rank` picks a device by rank modulo the number there are when no index is given.
+ * UNAVAILABLE says in one line why there is none and how to get it. */
+rle_status rle_device_get(const char *name, int rank, rle_device **out);
+rle_device *rle_device_cpu(void);
+/* Devices opened so far. */
+int rle_device_count(void);
+rle_device *rle_device_at(int i);
+
+/* A block of `size` bytes, contents undefined, owner and site from the current context.
+ * RESOURCE_EXHAUSTED when the limit or the system refuses, after asking the pressure
+ * callback once to let go of what is dead. */
+rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out);
+void rle_device_free(rle_device *dev, rle_block *block);
+/* Move the block's bytes to another owner's account. */
+void rle_device_reown(rle_device *dev, rle_block *block, rle_owner owner);
+
+void rle_device_memory(rle_device *dev, rle_memory_stats *out);
+void rle_device_reset_peak(rle_device *dev);
+/* 0 = no limit. A limit below what is allocated holds for the next allocation. */
+void rle_device_set_limit(rle_device *dev, size_t bytes);
+/* Give cached blocks back to the system; bytes given back. */
+size_t rle_device_empty_cache(rle_device *dev);
+/* Rows with live bytes, largest first; at most `max`; returns how many there are. */
+size_t rle_device_report(rle_device *dev, rle_memory_row *rows, size_t max);
+/* The text of an out-of-memory error or report: limits, holders, script lines. The
+ * returned string is valid until the next call. */
+const char *rle_device_report_text(rle_device *dev);
+
+/* Called before an allocation is refused: free what is dead, and say whether anything may
+ * have changed. The lua layer sets it to run the collector. */
+void rle_device_on_pressure(bool (*fn)(void *self, rle_device *dev, size_t wanted),
+                            void *self);
+
+/* Bytes allocated since the last call, over all devices: the debt that the lua layer pays
+ * to its collector. */
+size_t rle_device_take_debt(void);
+
+#endif

@@ -1,0 +1,107 @@
+/* lua_core.c - the module `rlengine.core`, and how an engine call finds its context.
+ *
+ * A coroutine that enters the engine gets an rle_context of its own, made at its first
+ * entry with the modes of whoever was running then. Contexts live in a table with weak
+ * keys, so they go with their coroutine; the coroutine whose context is current is also
+ * held strongly, so that the current context can never dangle. */
+#include "lua/lua_internal.h"
+
+#include "base/mem.h"
+
+static const char contexts_key, current_key;
+
+static int context_gc(lua_State *L)
+{
+    rle_context *c = lua_touserdata(L, 1);
+    if (rle_context_current() == c) rle_context_switch(NULL);
+    return 0;
+}
+
+/* Push the context userdata of coroutine L, making one if need be. */
+static rle_context *push_context(lua_State *L)
+{
+    rle_rawgetp(L, LUA_REGISTRYINDEX, &contexts_key);
+    lua_pushthread(L);
+    lua_rawget(L, -2);
+    rle_context *c = lua_touserdata(L, -1);
+    if (!c) {
+        lua_pop(L, 1);
+        rle_context *parent = rle_context_current();
+        c = lua_newuserdata(L, sizeof *c);
+        rle_context_init(c);
+        c->grad_enabled = parent->grad_enabled;
+        c->owner = parent->owner;
+        c->rng = parent->rng == &parent->own_rng ? &rle_default_rng : parent->rng;
+        c->resolve = parent->resolve;
+        c->lua = L;
+        lua_newtable(L);
+        lua_pushcfunction(L, context_gc);
+        lua_setfield(L, -2, "__gc");
+        lua_setmetatable(L, -2);
+        lua_pushthread(L);
+        lua_pushvalue(L, -2);
+        lua_rawset(L, -4);
+    }
+    lua_remove(L, -2);
+    return c;
+}
+
+void rle_lua_switch_context(lua_State *L)
+{
+    luaL_checkstack(L, 6, "engine context");
+    rle_context *c = push_context(L);
+    lua_pop(L, 1);
+    lua_pushthread(L);
+    rle_rawsetp(L, LUA_REGISTRYINDEX, &current_key);
+    rle_context_switch(c);
+}
+
+void rle_lua_interrupted(lua_State *L)
+{
+    rle_interrupted = 0;
+    rle_lua_fail(L, RLE_CANCELLED, "interrupted");
+}
+
+/* core.host_memory() -> bytes, blocks of the engine's own structures. */
+static int core_host_memory(lua_State *L)
+{
+    lua_pushnumber(L, (lua_Number)rle_mem_bytes());
+    lua_pushnumber(L, (lua_Number)rle_mem_blocks());
+    return 2;
+}
+
+static const luaL_Reg core_functions[] = {
+    {"host_memory", core_host_memory},
+    {NULL, NULL},
+};
+
+static void open_into(lua_State *L, const char *name, void (*open)(lua_State *))
+{
+    if (!open) return;
+    open(L);
+    lua_setfield(L, -2, name);
+}
+
+__attribute__((visibility("default"))) int luaopen_rlengine_core(lua_State *L)
+{
+    lua_newtable(L);
+    lua_newtable(L);
+    lua_pushliteral(L, "k");
+    lua_setfield(L, -2, "__mode");
+    lua_setmetatable(L, -2);
+    rle_rawsetp(L, LUA_REGISTRYINDEX, &contexts_key);
+
+    lua_newtable(L);
+    rle_lua_setfuncs(L, core_functions);
+    open_into(L, "error", rle_lua_open_error);
+    open_into(L, "device", rle_lua_open_device);
+    open_into(L, "memory", rle_lua_open_memory);
+    open_into(L, "tensor", rle_lua_open_tensor);
+    open_into(L, "nn", rle_lua_open_nn);
+    open_into(L, "optim", rle_lua_open_optim);
+    open_into(L, "env", rle_lua_open_env);
+    open_into(L, "rpc", rle_lua_open_rpc);
+    open_into(L, "io", rle_lua_open_io);
+    open_into(L, "launch", rle_lua_open_launch);
+    return 1;
+}

@@ -1,0 +1,46 @@
+--- rlengine: reinforcement learning with a C engine, scripted in Lua.
+-- `local rl = require "rlengine"`. Submodules load on first use, so that a script pays
+-- only for what it touches.
+
+local core = require "rlengine.core"
+
+-- Lines of these files are not what a user wants to see in errors and memory reports.
+local here = debug and debug.getinfo(1, "S").source or ""
+local folder = here:match("^(@.*[/\\])init%.lua$")
+if folder then core.error.own_sources(folder) end
+
+local rl = {}
+
+rl._VERSION = "0.1.0"
+
+-- Submodule of each name that loads on first use. A name here is a file in this folder.
+local submodules = {
+  nn = true, optim = true, distributions = true, env = true, rpc = true, memory = true,
+  episode = true, rewards = true, cleanup = true, random = true, autograd = true,
+}
+-- Functions that live in a file of their own: name -> module.
+local functions = { launch = "launch", args = "args" }
+
+local function load_tensor_functions()
+  if not core.tensor then return end
+  for name, fn in pairs(require "rlengine.tensor") do
+    if rl[name] == nil then rl[name] = fn end
+  end
+end
+
+setmetatable(rl, {
+  __index = function(self, key)
+    local value
+    if submodules[key] then
+      value = require("rlengine." .. key)
+    elseif functions[key] then
+      value = require("rlengine." .. functions[key])
+    end
+    if value ~= nil then rawset(self, key, value) end
+    return value
+  end,
+})
+
+package.loaded["rlengine"] = rl
+load_tensor_functions()
+return rl
