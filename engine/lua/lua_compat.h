@@ -13,9 +13,7 @@
 #if LUA_VERSION_NUM < 502
 
 #define lua_rawlen(L, i) lua_objlen((L), (i))
-#define luaL_newlib(L, l) (lua_newtable(L), rle_lua_setfuncs((L), (l)))
 #define rle_absindex(L, i) ((i) > 0 || (i) <= LUA_REGISTRYINDEX ? (i) : lua_gettop(L) + (i) + 1)
-#define LUA_OK 0
 #define rle_rawgetp(L, i, p)                                                             \
     (lua_pushlightuserdata((L), (void *)(p)), lua_rawget((L), (i)))
 /* Value on top becomes t[p]; `i` must not be relative. */
