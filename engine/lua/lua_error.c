@@ -304,10 +304,28 @@ int64_t rle_lua_check_integer(lua_State *L, int arg)
     return (int64_t)v;
 }
 
+/* error.nearest(word, list of words) -> the nearest one, or nil when none is near. */
+static int error_nearest(lua_State *L)
+{
+    const char *word = luaL_checkstring(L, 1);
+    luaL_checktype(L, 2, LUA_TTABLE);
+    size_t n = lua_rawlen(L, 2);
+    const char **known = lua_newuserdata(L, (n + 1) * sizeof *known);
+    for (size_t i = 0; i < n; i++) {
+        lua_rawgeti(L, 2, (int)i + 1);
+        known[i] = luaL_checkstring(L, -1); /* the list keeps it alive */
+        lua_pop(L, 1);
+    }
+    known[n] = NULL;
+    lua_pushstring(L, rle_lua_nearest(word, known));
+    return 1;
+}
+
 static const luaL_Reg error_functions[] = {
     {"new", error_new},
     {"is", error_is},
     {"own_sources", error_own_sources},
+    {"nearest", error_nearest},
     {NULL, NULL},
 };
 
