@@ -1,0 +1,153 @@
+/* vecenv.c - a row is an rle_env; a step is a loop over them that writes into the arrays. */
+#include "env/vecenv.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+struct rle_vecenv {
+    const rle_env_ops *ops;
+    int64_t n;
+    rle_autoreset mode;
+    size_t obs_bytes, action_bytes; /* of one row */
+    int refs;
+    rle_env *rows[];
+};
+
+const char *rle_autoreset_name(rle_autoreset mode)
+{
+    static const char *const names[] = {"next_step", "same_step", "disabled"};
+    return names[mode];
+}
+
+rle_status rle_vecenv_new(const rle_env_ops *ops, int64_t n, int64_t max_episode_steps,
+                          rle_autoreset mode, rle_vecenv **out)
+{
+    if (n < 1 || n > INT32_MAX)
+        return rle_fail(RLE_INVALID_ARGUMENT, "%s: %lld environments; there must be 1 to %d",
+                        ops->id, (long long)n, INT32_MAX);
+    size_t size = sizeof(rle_vecenv) + (size_t)n * sizeof(rle_env *);
+    rle_vecenv *v = rle_calloc(1, size);
+    if (!v) return rle_oom(size, ops->id);
+    v->ops = ops;
+    v->n = n;
+    v->mode = mode;
+    v->refs = 1;
+    for (int64_t i = 0; i < n; i++) {
+        rle_status status = rle_env_new(ops, max_episode_steps, &v->rows[i]);
+        if (status != RLE_OK) {
+            rle_vecenv_release(v);
+            return status;
+        }
+    }
+    v->obs_bytes = rle_space_bytes(ops->observation_space);
+    v->action_bytes = rle_space_bytes(ops->action_space);
+    *out = v;
+    return RLE_OK;
+}
+
+rle_vecenv *rle_vecenv_retain(rle_vecenv *v)
+{
+    v->refs++;
+    return v;
+}
+
+void rle_vecenv_release(rle_vecenv *v)
+{
+    if (!v || --v->refs) return;
+    for (int64_t i = 0; i < v->n; i++) rle_env_release(v->rows[i]);
+    rle_free(v);
+}
+
+int64_t rle_vecenv_count(const rle_vecenv *v)
+{
+    return v->n;
+}
+
+rle_autoreset rle_vecenv_mode(const rle_vecenv *v)
+{
+    return v->mode;
+}
+
+const rle_env_ops *rle_vecenv_kind(const rle_vecenv *v)
+{
+    return v->ops;
+}
+
+int64_t rle_vecenv_limit(const rle_vecenv *v)
+{
+    return rle_env_limit(v->rows[0]);
+}
+
+rle_env *rle_vecenv_row(rle_vecenv *v, int64_t i)
+{
+    return v->rows[i];
+}
+
+/* The failure of row i, with the row in the message. */
+static rle_status in_row(rle_status status, int64_t i)
+{
+    return rle_fail(status, "environment %lld of the vector: %s", (long long)i + 1,
+                    rle_message());
+}
+
+rle_status rle_vecenv_reset(rle_vecenv *v, const uint64_t *seed, const bool *mask, void *obs)
+{
+    for (int64_t i = 0; i < v->n; i++) {
+        if (mask && !mask[i]) continue;
+        uint64_t own = seed ? *seed + (uint64_t)i : 0;
+        rle_status status = rle_env_reset(v->rows[i], seed ? &own : NULL,
+                                          (char *)obs + (size_t)i * v->obs_bytes);
+        if (status != RLE_OK) return in_row(status, i);
+    }
+    return RLE_OK;
+}
+
+/* Would this row be reset rather than stepped? */
+static bool awaits_reset(const rle_vecenv *v, int64_t i)
+{
+    return v->mode == RLE_AUTORESET_NEXT_STEP &&
+           rle_env_get_phase(v->rows[i]) == RLE_ENV_ENDED;
+}
+
+static rle_status check_rows(rle_vecenv *v, const char *actions)
+{
+    for (int64_t i = 0; i < v->n; i++) {
+        if (awaits_reset(v, i)) continue;
+        rle_status status = rle_env_may_step(v->rows[i], actions + (size_t)i * v->action_bytes);
+        if (status != RLE_OK) return in_row(status, i);
+    }
+    return RLE_OK;
+}
+
+static rle_status step_row(rle_vecenv *v, int64_t i, const char *action,
+                           const rle_vecstep *out)
+{
+    char *obs = (char *)out->obs + (size_t)i * v->obs_bytes;
+    rle_step step = {0, false, false};
+    bool reset = awaits_reset(v, i);
+    if (reset)
+        RLE_TRY(rle_env_reset(v->rows[i], NULL, obs));
+    else
+        RLE_TRY(rle_env_step(v->rows[i], action, obs, &step));
+    out->reward[i] = (float)step.reward;
+    out->terminated[i] = step.terminated;
+    out->truncated[i] = step.truncated;
+    out->was_reset[i] = reset;
+    if (v->mode == RLE_AUTORESET_SAME_STEP && (step.terminated || step.truncated)) {
+        memcpy((char *)out->final_obs + (size_t)i * v->obs_bytes, obs, v->obs_bytes);
+        RLE_TRY(rle_env_reset(v->rows[i], NULL, obs));
+    }
+    return RLE_OK;
+}
+
+rle_status rle_vecenv_step(rle_vecenv *v, const void *actions, const rle_vecstep *out)
+{
+    RLE_TRY(check_rows(v, actions));
+    for (int64_t i = 0; i < v->n; i++) {
+        rle_status status = step_row(v, i, (const char *)actions + (size_t)i * v->action_bytes,
+                                     out);
+        if (status != RLE_OK) return in_row(status, i);
+    }
+    return RLE_OK;
+}
