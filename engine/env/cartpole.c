@@ -1,9 +1,9 @@
 /* cartpole.c - a pole on a cart that is pushed left (0) or right (1); keep it upright.
  *
  * Equal to Gymnasium's CartPole bit for bit from the same seed: the state is in double
- * precision, every operation is in its order, sine and cosine are the C library's, and the
- * build has contraction into fused multiply-adds switched off. Observations are the state
- * rounded to f32: x, x', theta, theta'.
+ * precision, every operation is in its order, sine and cosine are the C library's, and
+ * the build has contraction into fused multiply-adds switched off. Observations are the
+ * state rounded to f32: x, x', theta, theta'.
  *
  * Dynamics: A. G. Barto, R. S. Sutton, C. W. Anderson, "Neuronlike adaptive elements that
  * can solve difficult learning control problems" (1983), without friction as corrected by
@@ -42,8 +42,8 @@ static rle_status cartpole_reset(void *state, rle_pcg64 *rng, void *obs)
     return RLE_OK;
 }
 
-static rle_status cartpole_step(void *state, rle_pcg64 *rng, const void *action, void *obs,
-                                rle_step *out)
+static rle_status cartpole_step(void *state, rle_pcg64 *rng, const void *action,
+                                void *obs, rle_step *out)
 {
     (void)rng;
     rle_cartpole *s = state;
@@ -76,13 +76,13 @@ static const double high[4] = {2 * X_LIMIT, INFINITY, 2 * THETA_LIMIT, INFINITY}
 static const rle_space observations = RLE_BOX_1D(RLE_F32, 4, low, high);
 static const rle_space actions = RLE_DISCRETE(2);
 
-#define CARTPOLE(name, limit, threshold)                                                 \
-    {                                                                                    \
-        .id = (name), .observation_space = &observations, .action_space = &actions,      \
-        .max_episode_steps = (limit), .has_reward_threshold = true,                      \
-        .reward_threshold = (threshold), .finite = true,                                 \
-        .state_size = sizeof(rle_cartpole), .reset = cartpole_reset,                     \
-        .step = cartpole_step,                                                           \
+#define CARTPOLE(name, limit, threshold) \
+    { \
+        .id = (name), .observation_space = &observations, .action_space = &actions, \
+        .max_episode_steps = (limit), .has_reward_threshold = true, \
+        .reward_threshold = (threshold), .finite = true, \
+        .state_size = sizeof(rle_cartpole), .reset = cartpole_reset, \
+        .step = cartpole_step, \
     }
 
 const rle_env_ops rle_env_cartpole_v1 = CARTPOLE("CartPole-v1", 500, 475.0);

@@ -101,7 +101,8 @@ static rle_status nan_found(rle_env *e, const char *what, int64_t i)
 {
     long long step = (long long)e->elapsed;
     e->phase = RLE_ENV_FRESH;
-    return i < 0 ? rle_fail(RLE_INTERNAL, "%s: step %lld: the %s is NaN", e->ops->id, step, what)
+    return i < 0 ? rle_fail(RLE_INTERNAL, "%s: step %lld: the %s is NaN", e->ops->id,
+                            step, what)
                  : rle_fail(RLE_INTERNAL, "%s: step %lld: element %lld of the %s is NaN",
                             e->ops->id, step, (long long)i + 1, what);
 }
@@ -117,13 +118,16 @@ static rle_status check_finite(rle_env *e, const void *obs, double reward)
 static rle_status no_episode(const rle_env *e)
 {
     if (e->phase == RLE_ENV_ENDED)
-        return rle_fail(RLE_FAILED_PRECONDITION,
-                        "%s: the episode is over (%s at step %lld): call reset before the "
-                        "next step",
-                        e->ops->id, e->terminated ? "terminated" : "truncated",
-                        (long long)e->elapsed);
-    return rle_fail(RLE_FAILED_PRECONDITION, "%s: no episode has begun: call reset before the "
-                    "first step", e->ops->id);
+        return rle_fail(
+            RLE_FAILED_PRECONDITION,
+            "%s: the episode is over (%s at step %lld): call reset before the "
+            "next step",
+            e->ops->id, e->terminated ? "terminated" : "truncated",
+            (long long)e->elapsed);
+    return rle_fail(RLE_FAILED_PRECONDITION,
+                    "%s: no episode has begun: call reset before the "
+                    "first step",
+                    e->ops->id);
 }
 
 static rle_status bad_action(const rle_env *e, const void *action, int64_t i)
@@ -133,23 +137,25 @@ static rle_status bad_action(const rle_env *e, const void *action, int64_t i)
     rle_space_describe(s, space, sizeof space);
     if (s->kind == RLE_SPACE_DISCRETE)
         return rle_fail(RLE_INVALID_ARGUMENT,
-                        "%s: step %lld: action %" PRId64 " is not in %s: it must be an integer "
+                        "%s: step %lld: action %" PRId64
+                        " is not in %s: it must be an integer "
                         "from %" PRId64 " to %" PRId64,
-                        e->ops->id, this_step(e), *(const int64_t *)action, space, s->start,
-                        s->start + s->n - 1);
-    return rle_fail(RLE_INVALID_ARGUMENT,
-                    "%s: step %lld: element %lld of the action is %g, which is not in %s: it "
-                    "must be from %g to %g",
-                    e->ops->id, this_step(e), (long long)i + 1,
-                    rle_element_get(s->dtype, action, i), space, rle_space_low(s, i),
-                    rle_space_high(s, i));
+                        e->ops->id, this_step(e), *(const int64_t *)action, space,
+                        s->start, s->start + s->n - 1);
+    return rle_fail(
+        RLE_INVALID_ARGUMENT,
+        "%s: step %lld: element %lld of the action is %g, which is not in %s: it "
+        "must be from %g to %g",
+        e->ops->id, this_step(e), (long long)i + 1, rle_element_get(s->dtype, action, i),
+        space, rle_space_low(s, i), rle_space_high(s, i));
 }
 
 rle_status rle_env_may_step(const rle_env *e, const void *action)
 {
     if (e->phase != RLE_ENV_RUNNING) return no_episode(e);
     if (e->discrete) {
-        if ((uint64_t)*(const int64_t *)action - (uint64_t)e->first < e->choices) return RLE_OK;
+        if ((uint64_t)*(const int64_t *)action - (uint64_t)e->first < e->choices)
+            return RLE_OK;
         return bad_action(e, action, 0);
     }
     int64_t bad = rle_space_outside(e->ops->action_space, action);

@@ -1,18 +1,19 @@
 /* env.h - environments: what one has to provide, and the handle that runs one.
  *
- * An environment in C is one file: a state struct, `reset`, `step`, and an rle_env_ops that
- * names them (engine/env/cartpole.c is the pattern). rle_env_register makes it known by its
- * id, also to Lua's rl.env.make. The environment only knows its own rules; the handle adds
- * what every environment needs:
+ * An environment in C is one file: a state struct, `reset`, `step`, and an rle_env_ops
+ * that names them (engine/env/cartpole.c is the pattern). rle_env_register makes it
+ * known by its id, also to Lua's rl.env.make. The environment only knows its own rules;
+ * the handle adds what every environment needs:
  *   - the random stream: reset with a seed starts numpy's stream of that seed, a reset
  *     without goes on in it (the first one without takes a seed from the system);
  *   - the time limit, which truncates: terminated (the task has ended) and truncated (we
  *     stopped watching) stay apart, and both may be true of one step;
  *   - order: a step before the first reset or after the end is an error, not undefined;
- *   - checks of actions, and of NaN in what an environment returns unless it vouches for it.
+ *   - checks of actions, and of NaN in what an environment returns unless it vouches for
+ *     it.
  *
- * Observations go to the caller's memory, rle_space_bytes(observation_space) of it; nothing
- * is kept. An rle_env belongs to one thread at a time. */
+ * Observations go to the caller's memory, rle_space_bytes(observation_space) of it;
+ * nothing is kept. An rle_env belongs to one thread at a time. */
 #ifndef RLE_ENV_ENV_H
 #define RLE_ENV_ENV_H
 

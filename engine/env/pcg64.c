@@ -101,8 +101,8 @@ rle_status rle_pcg64_seed_system(rle_pcg64 *rng)
 uint64_t rle_pcg64_next(rle_pcg64 *rng)
 {
     const u128 multiplier = join(0x2360ed051fc65da4u, 0x4385df649fccf645u);
-    u128 state = join(rng->state_hi, rng->state_lo) * multiplier +
-                 join(rng->inc_hi, rng->inc_lo);
+    u128 state =
+        join(rng->state_hi, rng->state_lo) * multiplier + join(rng->inc_hi, rng->inc_lo);
     rng->state_hi = (uint64_t)(state >> 64);
     rng->state_lo = (uint64_t)state;
     uint64_t folded = rng->state_hi ^ rng->state_lo;

@@ -1,9 +1,9 @@
 /* pcg64.h - the random stream of environments: numpy's, bit for bit.
  *
- * A seed gives the numbers that numpy.random.Generator(PCG64(SeedSequence(seed))) gives, so
- * that an environment reset here and in Gymnasium with one seed starts in one state.
- * Everything else in the engine draws from counter-based streams (base/context.h); this one
- * belongs to an environment or a space and is advanced by it alone.
+ * A seed gives the numbers that numpy.random.Generator(PCG64(SeedSequence(seed))) gives,
+ * so that an environment reset here and in Gymnasium with one seed starts in one state.
+ * Everything else in the engine draws from counter-based streams (base/context.h); this
+ * one belongs to an environment or a space and is advanced by it alone.
  *
  * A plain value: copy it to save the position. Not shared between threads. */
 #ifndef RLE_ENV_PCG64_H

@@ -1,5 +1,6 @@
-/* registry.c - the environments that are known by an id: the engine's own, and those that a
- * program registered. The list is the only state this layer keeps between calls. */
+/* registry.c - the environments that are known by an id: the engine's own, and those
+ * that a program registered. The list is the only state this layer keeps between
+ * calls. */
 #include "env/env.h"
 
 #include <string.h>
@@ -38,11 +39,13 @@ static rle_status check_ops(const rle_env_ops *ops)
     for (const char *c = ops->id; *c; c++)
         if ((unsigned char)*c <= ' ' || *c == 0x7f)
             return rle_fail(RLE_INVALID_ARGUMENT,
-                            "environment id \"%s\": no spaces or control characters", ops->id);
+                            "environment id \"%s\": no spaces or control characters",
+                            ops->id);
     if (!ops->reset || !ops->step || !ops->observation_space || !ops->action_space)
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "environment %s: reset, step, observation_space and action_space "
-                        "must be given", ops->id);
+                        "must be given",
+                        ops->id);
     const rle_space *spaces[2] = {ops->observation_space, ops->action_space};
     for (int i = 0; i < 2; i++) {
         rle_status status = rle_space_check(spaces[i]);
@@ -51,9 +54,10 @@ static rle_status check_ops(const rle_env_ops *ops)
                             i ? "action" : "observation", rle_message());
     }
     if (ops->max_episode_steps < 0)
-        return rle_fail(RLE_INVALID_ARGUMENT,
-                        "environment %s: max_episode_steps is %lld; 0 stands for no limit",
-                        ops->id, (long long)ops->max_episode_steps);
+        return rle_fail(
+            RLE_INVALID_ARGUMENT,
+            "environment %s: max_episode_steps is %lld; 0 stands for no limit", ops->id,
+            (long long)ops->max_episode_steps);
     return RLE_OK;
 }
 
@@ -61,7 +65,8 @@ rle_status rle_env_register(const rle_env_ops *ops)
 {
     RLE_TRY(check_ops(ops));
     if (rle_env_find(ops->id))
-        return rle_fail(RLE_ALREADY_EXISTS, "environment %s is registered already", ops->id);
+        return rle_fail(RLE_ALREADY_EXISTS, "environment %s is registered already",
+                        ops->id);
     size_t size = ((size_t)registered_count + 1) * sizeof *registered;
     const rle_env_ops **more = rle_realloc(registered, size);
     if (!more) return rle_oom(size, "registry of environments");
@@ -84,7 +89,8 @@ rle_status rle_env_unregister(const char *id)
         return RLE_OK;
     }
     if (rle_env_find(id))
-        return rle_fail(RLE_FAILED_PRECONDITION, "environment %s is built in and stays", id);
+        return rle_fail(RLE_FAILED_PRECONDITION, "environment %s is built in and stays",
+                        id);
     return rle_fail(RLE_NOT_FOUND, "no environment %s is registered", id);
 }
 
@@ -112,7 +118,8 @@ rle_status rle_env_make(const char *id, rle_env **out)
     if (!ops) {
         char known[512];
         list_ids(known, sizeof known);
-        return rle_fail(RLE_NOT_FOUND, "no environment \"%.64s\"; there are: %s", id, known);
+        return rle_fail(RLE_NOT_FOUND, "no environment \"%.64s\"; there are: %s", id,
+                        known);
     }
     return rle_env_new(ops, -1, out);
 }

@@ -28,7 +28,8 @@ void rle_element_set(rle_dtype dtype, void *values, int64_t i, double v)
     }
 }
 
-/* A bound as the dtype holds it: 0.41887902047863906 is no f32, the nearest f32 is meant. */
+/* A bound as the dtype holds it: 0.41887902047863906 is no f32, the nearest f32 is
+ * meant. */
 static double rounded(rle_dtype dtype, double v)
 {
     return dtype == RLE_F32 ? (double)(float)v : v;
@@ -82,11 +83,13 @@ static rle_status check_box(const rle_space *s)
     int64_t numel = 1;
     for (int i = 0; i < s->ndim; i++) {
         if (s->shape[i] < 1)
-            return rle_fail(RLE_INVALID_ARGUMENT, "Box: dimension %d has size %lld; sizes are "
-                            "positive", i + 1, (long long)s->shape[i]);
+            return rle_fail(RLE_INVALID_ARGUMENT,
+                            "Box: dimension %d has size %lld; sizes are "
+                            "positive",
+                            i + 1, (long long)s->shape[i]);
         if (__builtin_mul_overflow(numel, s->shape[i], &numel) || numel > INT64_MAX / 8)
             return rle_fail(RLE_INVALID_ARGUMENT, "Box: the shape has more elements than "
-                            "memory can hold");
+                                                  "memory can hold");
     }
     double min, max;
     dtype_range(s->dtype, &min, &max);
@@ -97,18 +100,21 @@ static rle_status check_box(const rle_space *s)
             return rle_fail(RLE_INVALID_ARGUMENT, "Box: a bound of element %lld is NaN",
                             (long long)i + 1);
         if (low > high)
-            return rle_fail(RLE_INVALID_ARGUMENT, "Box: element %lld has low %g above high %g",
+            return rle_fail(RLE_INVALID_ARGUMENT,
+                            "Box: element %lld has low %g above high %g",
                             (long long)i + 1, low, high);
         if (low < min || high > max)
-            return rle_fail(RLE_INVALID_ARGUMENT,
-                            "Box: bounds %g and %g of element %lld do not fit %s, which goes "
-                            "from %.17g to %.17g", low, high, (long long)i + 1,
-                            rle_dtype_name(s->dtype), min, max);
+            return rle_fail(
+                RLE_INVALID_ARGUMENT,
+                "Box: bounds %g and %g of element %lld do not fit %s, which goes "
+                "from %.17g to %.17g",
+                low, high, (long long)i + 1, rle_dtype_name(s->dtype), min, max);
         if (!rle_dtype_is_float(s->dtype) && (low != floor(low) || high != floor(high)))
-            return rle_fail(RLE_INVALID_ARGUMENT,
-                            "Box: bounds %g and %g of element %lld are no integers, but the "
-                            "dtype is %s", low, high, (long long)i + 1,
-                            rle_dtype_name(s->dtype));
+            return rle_fail(
+                RLE_INVALID_ARGUMENT,
+                "Box: bounds %g and %g of element %lld are no integers, but the "
+                "dtype is %s",
+                low, high, (long long)i + 1, rle_dtype_name(s->dtype));
     }
     return RLE_OK;
 }
@@ -120,10 +126,13 @@ rle_status rle_space_check(const rle_space *s)
         return rle_fail(RLE_INVALID_ARGUMENT, "no such kind of space: %d", (int)s->kind);
     int64_t end;
     if (s->n < 1)
-        return rle_fail(RLE_INVALID_ARGUMENT, "Discrete: n is %lld; there must be at least one "
-                        "choice", (long long)s->n);
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "Discrete: n is %lld; there must be at least one "
+                        "choice",
+                        (long long)s->n);
     if (__builtin_add_overflow(s->start, s->n, &end))
-        return rle_fail(RLE_INVALID_ARGUMENT, "Discrete: start %lld and n %lld go past 64 bits",
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "Discrete: start %lld and n %lld go past 64 bits",
                         (long long)s->start, (long long)s->n);
     if (s->dtype != RLE_I64 || s->ndim != 0)
         return rle_fail(RLE_INVALID_ARGUMENT, "Discrete: a value is one i64");
@@ -220,7 +229,8 @@ RLE_PRINTF(2, 3) static void add(text *t, const char *fmt, ...)
     if (n > 0) t->used += (size_t)n < room ? (size_t)n : room - 1;
 }
 
-static void add_bounds(text *t, const rle_space *s, double (*bound)(const rle_space *, int64_t))
+static void add_bounds(text *t, const rle_space *s,
+                       double (*bound)(const rle_space *, int64_t))
 {
     enum { SHOWN = 8 };
     int64_t n = rle_space_numel(s);
@@ -230,7 +240,8 @@ static void add_bounds(text *t, const rle_space *s, double (*bound)(const rle_sp
         add(t, "%g", bound(s, 0));
         return;
     }
-    for (int64_t i = 0; i < n && i < SHOWN; i++) add(t, "%s%g", i ? ", " : "[", bound(s, i));
+    for (int64_t i = 0; i < n && i < SHOWN; i++)
+        add(t, "%s%g", i ? ", " : "[", bound(s, i));
     add(t, n > SHOWN ? ", ...]" : "]");
 }
 
@@ -250,7 +261,8 @@ char *rle_space_describe(const rle_space *s, char *out, size_t size)
     add(&t, ", ");
     add_bounds(&t, s, rle_space_high);
     add(&t, ", {");
-    for (int i = 0; i < s->ndim; i++) add(&t, "%s%lld", i ? ", " : "", (long long)s->shape[i]);
+    for (int i = 0; i < s->ndim; i++)
+        add(&t, "%s%lld", i ? ", " : "", (long long)s->shape[i]);
     add(&t, "}, %s)", rle_dtype_name(s->dtype));
     return out;
 }

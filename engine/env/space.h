@@ -1,10 +1,12 @@
-/* space.h - what an observation or an action may be: a box of numbers, or one of n choices.
+/* space.h - what an observation or an action may be: a box of numbers, or one of n
+ * choices.
  *
- * A space is plain data that whoever declares it owns; the `low` and `high` arrays it points
- * at must live as long as it does. Values of a space are contiguous elements of its dtype,
- * in row-major order; a value of a Discrete space is one int64_t.
+ * A space is plain data that whoever declares it owns; the `low` and `high` arrays it
+ * points at must live as long as it does. Values of a space are contiguous elements of
+ * its dtype, in row-major order; a value of a Discrete space is one int64_t.
  *
- * A space has no random stream of its own: sampling takes one. Thread-safe (read only). */
+ * A space has no random stream of its own: sampling takes one. Thread-safe (read
+ * only). */
 #ifndef RLE_ENV_SPACE_H
 #define RLE_ENV_SPACE_H
 
@@ -21,18 +23,24 @@ typedef struct rle_space {
 
     int64_t n, start; /* Discrete: start, start + 1, ..., start + n - 1 */
 
-    /* Box: bounds of each element, both included and possibly infinite; NULL stands for one
-     * bound for all. Bounds are meant as rounded to dtype: use rle_space_low and _high. */
+    /* Box: bounds of each element, both included and possibly infinite; NULL stands for
+     * one bound for all. Bounds are meant as rounded to dtype: use rle_space_low and
+     * _high. */
     const double *low, *high;
     double low_all, high_all;
 } rle_space;
 
 /* Initialisers: `static const rle_space s = RLE_DISCRETE(2);`
  * `static const rle_space o = RLE_BOX_1D(RLE_F32, 4, low, high);` */
-#define RLE_DISCRETE(count) {.kind = RLE_SPACE_DISCRETE, .dtype = RLE_I64, .n = (count)}
-#define RLE_BOX_1D(type, count, low_array, high_array)                                   \
-    {.kind = RLE_SPACE_BOX, .dtype = (type), .ndim = 1, .shape = {(count)},              \
-     .low = (low_array), .high = (high_array)}
+#define RLE_DISCRETE(count) \
+    { \
+        .kind = RLE_SPACE_DISCRETE, .dtype = RLE_I64, .n = (count) \
+    }
+#define RLE_BOX_1D(type, count, low_array, high_array) \
+    { \
+        .kind = RLE_SPACE_BOX, .dtype = (type), .ndim = 1, .shape = {(count)}, \
+        .low = (low_array), .high = (high_array) \
+    }
 
 /* Is the definition sound? n > 0; dtype one with arithmetic; dimensions not negative and
  * their product small enough for memory; no NaN bound; low <= high; bounds that dtype can
@@ -53,9 +61,9 @@ int64_t rle_space_outside(const rle_space *s, const void *value);
 int64_t rle_first_nan(rle_dtype dtype, const void *values, int64_t n);
 
 /* One value drawn uniformly (Discrete, bounded elements), from an exponential shifted to
- * the one finite bound, or from a standard normal where there is none. Bounded elements and
- * choices are Gymnasium's, bit for bit: elements without any bound are drawn first, then
- * those with one, then the bounded. */
+ * the one finite bound, or from a standard normal where there is none. Bounded elements
+ * and choices are Gymnasium's, bit for bit: elements without any bound are drawn first,
+ * then those with one, then the bounded. */
 void rle_space_sample(const rle_space *s, rle_pcg64 *rng, void *value);
 
 bool rle_space_equal(const rle_space *a, const rle_space *b);

@@ -1,4 +1,5 @@
-/* vecenv.c - a row is an rle_env; a step is a loop over them that writes into the arrays. */
+/* vecenv.c - a row is an rle_env; a step is a loop over them that writes into the
+ * arrays. */
 #include "env/vecenv.h"
 
 #include <string.h>
@@ -24,8 +25,9 @@ rle_status rle_vecenv_new(const rle_env_ops *ops, int64_t n, int64_t max_episode
                           rle_autoreset mode, rle_vecenv **out)
 {
     if (n < 1 || n > INT32_MAX)
-        return rle_fail(RLE_INVALID_ARGUMENT, "%s: %lld environments; there must be 1 to %d",
-                        ops->id, (long long)n, INT32_MAX);
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "%s: %lld environments; there must be 1 to %d", ops->id,
+                        (long long)n, INT32_MAX);
     size_t size = sizeof(rle_vecenv) + (size_t)n * sizeof(rle_env *);
     rle_vecenv *v = rle_calloc(1, size);
     if (!v) return rle_oom(size, ops->id);
@@ -91,7 +93,8 @@ static rle_status in_row(rle_status status, int64_t i)
                     rle_message());
 }
 
-rle_status rle_vecenv_reset(rle_vecenv *v, const uint64_t *seed, const bool *mask, void *obs)
+rle_status rle_vecenv_reset(rle_vecenv *v, const uint64_t *seed, const bool *mask,
+                            void *obs)
 {
     for (int64_t i = 0; i < v->n; i++) {
         if (mask && !mask[i]) continue;
@@ -114,7 +117,8 @@ static rle_status check_rows(rle_vecenv *v, const char *actions)
 {
     for (int64_t i = 0; i < v->n; i++) {
         if (awaits_reset(v, i)) continue;
-        rle_status status = rle_env_may_step(v->rows[i], actions + (size_t)i * v->action_bytes);
+        rle_status status =
+            rle_env_may_step(v->rows[i], actions + (size_t)i * v->action_bytes);
         if (status != RLE_OK) return in_row(status, i);
     }
     return RLE_OK;
@@ -145,8 +149,8 @@ rle_status rle_vecenv_step(rle_vecenv *v, const void *actions, const rle_vecstep
 {
     RLE_TRY(check_rows(v, actions));
     for (int64_t i = 0; i < v->n; i++) {
-        rle_status status = step_row(v, i, (const char *)actions + (size_t)i * v->action_bytes,
-                                     out);
+        rle_status status =
+            step_row(v, i, (const char *)actions + (size_t)i * v->action_bytes, out);
         if (status != RLE_OK) return in_row(status, i);
     }
     return RLE_OK;

@@ -3,16 +3,17 @@
  * What happens when an episode ends is the autoreset mode:
  *   NEXT_STEP  (Gymnasium's default) the step that ends an episode returns its last
  *              observation; the next step ignores that row's action, resets the row and
- *              returns the first observation, reward 0 and `was_reset` true. Such a row is
- *              no transition: leave it out of what is learnt from.
- *   SAME_STEP  the step that ends an episode resets the row at once: the row's observation
- *              is the first of the new episode, the last of the old one is in `final_obs`.
- *   DISABLED   nothing resets by itself; a step with a row that has ended is an error. Reset
- *              such rows with a mask.
+ *              returns the first observation, reward 0 and `was_reset` true. Such a row
+ *              is no transition: leave it out of what is learnt from.
+ *   SAME_STEP  the step that ends an episode resets the row at once: the row's
+ *              observation is the first of the new episode, the last of the old one is
+ *              in `final_obs`.
+ *   DISABLED   nothing resets by itself; a step with a row that has ended is an error.
+ *              Reset such rows with a mask.
  * In each mode the final observation is available: bootstrap a truncated episode from it.
  *
- * A reset with seed s seeds the rows s, s + 1, ..., so each row equals a single environment
- * with that seed. One thread at a time. */
+ * A reset with seed s seeds the rows s, s + 1, ..., so each row equals a single
+ * environment with that seed. One thread at a time. */
 #ifndef RLE_ENV_VECENV_H
 #define RLE_ENV_VECENV_H
 
@@ -43,13 +44,14 @@ rle_vecenv *rle_vecenv_retain(rle_vecenv *v);
 void rle_vecenv_release(rle_vecenv *v); /* NULL is fine */
 
 /* Start an episode in every row, or with a mask in the rows where it is true (obs of the
- * others are left alone). Seed and continuation as in rle_env_reset. A failed reset leaves
- * the row in need of one. */
-rle_status rle_vecenv_reset(rle_vecenv *v, const uint64_t *seed, const bool *mask, void *obs);
+ * others are left alone). Seed and continuation as in rle_env_reset. A failed reset
+ * leaves the row in need of one. */
+rle_status rle_vecenv_reset(rle_vecenv *v, const uint64_t *seed, const bool *mask,
+                            void *obs);
 
-/* actions: n values of the action space. All rows are checked before any is stepped: a bad
- * action or a row without an episode changes nothing. A row that fails while stepping fails
- * the whole step (the message names it); rows before it have moved on. */
+/* actions: n values of the action space. All rows are checked before any is stepped: a
+ * bad action or a row without an episode changes nothing. A row that fails while
+ * stepping fails the whole step (the message names it); rows before it have moved on. */
 rle_status rle_vecenv_step(rle_vecenv *v, const void *actions, const rle_vecstep *out);
 
 int64_t rle_vecenv_count(const rle_vecenv *v);

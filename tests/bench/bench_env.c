@@ -3,9 +3,9 @@
  *   build/bench/bench_env [steps, default 500000]
  *
  * The plain loop holds the state in locals, calls nothing but sin, cos and the random
- * words it needs at resets, and is compiled for this machine; it is the limit. Both run the
- * same policy (a coin from a xorshift, or push to where the pole leans), with resets, one
- * after the other in turns; the time of each is the least of its turns. */
+ * words it needs at resets, and is compiled for this machine; it is the limit. Both run
+ * the same policy (a coin from a xorshift, or push to where the pole leans), with
+ * resets, one after the other in turns; the time of each is the least of its turns. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,7 +86,8 @@ static double vector(int64_t steps, bool random, tally *sum)
     rle_vecstep out = {obs, final_obs, reward, terminated, truncated, was_reset};
     int64_t start = rle_now();
     for (int64_t t = 0; t < steps; t += N) {
-        for (int i = 0; i < N; i++) actions[i] = random ? (int64_t)COIN(bits) : obs[i][2] > 0;
+        for (int i = 0; i < N; i++)
+            actions[i] = random ? (int64_t)COIN(bits) : obs[i][2] > 0;
         must(rle_vecenv_step(envs, actions, &out));
         for (int i = 0; i < N; i++) {
             sum->reward += (double)reward[i];

@@ -1,5 +1,6 @@
-/* env_plain.h - the plain C loop of bench_env.c, included once for each set of instructions
- * it is compiled for. PLAIN is the name of the function. No include guard: on purpose. */
+/* env_plain.h - the plain C loop of bench_env.c, included once for each set of
+ * instructions it is compiled for. PLAIN is the name of the function. No include guard:
+ * on purpose. */
 static double PLAIN(int64_t steps, bool random, tally *sum)
 {
     rle_pcg64 rng;

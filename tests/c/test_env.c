@@ -1,5 +1,6 @@
-/* test_env.c - the handle and the registry: order of calls, limits, bad actions, failures of
- * an environment, memory. With two environments written here, as a user would. */
+/* test_env.c - the handle and the registry: order of calls, limits, bad actions,
+ * failures of an environment, memory. With two environments written here, as a user
+ * would. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -11,7 +12,8 @@
 #include "base/mem.h"
 #include "env/env.h"
 
-/* ---- "Walk": a position that moves by a Box action; ends by itself, fails on demand ---- */
+/* ---- "Walk": a position that moves by a Box action; ends by itself, fails on demand
+ * ---- */
 
 typedef struct walk {
     double x;
@@ -58,13 +60,26 @@ static rle_status walk_step(void *state, rle_pcg64 *rng, const void *action, voi
     return RLE_OK;
 }
 
-static const rle_space position = {.kind = RLE_SPACE_BOX, .dtype = RLE_F64, .ndim = 1,
-                                   .shape = {1}, .low_all = -INFINITY, .high_all = INFINITY};
-static const rle_space push = {.kind = RLE_SPACE_BOX, .dtype = RLE_F32, .ndim = 1, .shape = {2},
-                               .low_all = -1, .high_all = 1};
+static const rle_space position = {.kind = RLE_SPACE_BOX,
+                                   .dtype = RLE_F64,
+                                   .ndim = 1,
+                                   .shape = {1},
+                                   .low_all = -INFINITY,
+                                   .high_all = INFINITY};
+static const rle_space push = {.kind = RLE_SPACE_BOX,
+                               .dtype = RLE_F32,
+                               .ndim = 1,
+                               .shape = {2},
+                               .low_all = -1,
+                               .high_all = 1};
 static const rle_env_ops walk_ops = {
-    .id = "Walk-v0", .observation_space = &position, .action_space = &push,
-    .state_size = sizeof(walk), .init = walk_init, .fini = walk_fini, .reset = walk_reset,
+    .id = "Walk-v0",
+    .observation_space = &position,
+    .action_space = &push,
+    .state_size = sizeof(walk),
+    .init = walk_init,
+    .fini = walk_fini,
+    .reset = walk_reset,
     .step = walk_step,
 };
 
@@ -78,7 +93,8 @@ static int before(void **state)
 
 static void message_has(const char *part)
 {
-    if (!strstr(rle_message(), part)) fail_msg("\"%s\" is not in: %s", part, rle_message());
+    if (!strstr(rle_message(), part))
+        fail_msg("\"%s\" is not in: %s", part, rle_message());
 }
 
 static rle_env *walk_env(int64_t limit)
@@ -169,7 +185,7 @@ static void the_limit_truncates(void **state)
     }
     rle_env_release(e);
 
-    e = walk_env(-1); /* what the kind says: none */
+    e = walk_env(-1);  /* what the kind says: none */
     truncate_at = 700; /* by itself */
     assert_int_equal(rle_env_reset(e, NULL, &obs), RLE_OK);
     for (int t = 1; t <= 700; t++) {
@@ -242,9 +258,11 @@ static void failures_keep_code_and_cause(void **state)
 
     fail_at = 0, nan_at = 3;
     assert_int_equal(rle_env_reset(e, NULL, &x), RLE_OK);
-    for (int i = 0; i < 2; i++) assert_int_equal(rle_env_step(e, action, &x, &step), RLE_OK);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(rle_env_step(e, action, &x, &step), RLE_OK);
     assert_int_equal(rle_env_step(e, action, &x, &step), RLE_INTERNAL);
-    assert_string_equal(rle_message(), "Walk-v0: step 3: element 1 of the observation is NaN");
+    assert_string_equal(rle_message(),
+                        "Walk-v0: step 3: element 1 of the observation is NaN");
     nan_at = 0, nan_reward_at = 1;
     assert_int_equal(rle_env_reset(e, NULL, &x), RLE_OK);
     assert_int_equal(rle_env_step(e, action, &x, &step), RLE_INTERNAL);
@@ -354,7 +372,8 @@ static void a_loop_takes_nothing(void **state)
         float action[2] = {1, -1};
         rle_step step = {0, false, false};
         assert_int_equal(rle_env_reset(e, NULL, &x), RLE_OK);
-        while (!step.truncated) assert_int_equal(rle_env_step(e, action, &x, &step), RLE_OK);
+        while (!step.truncated)
+            assert_int_equal(rle_env_step(e, action, &x, &step), RLE_OK);
         rle_env_release(e);
     }
     assert_int_equal(rle_mem_bytes(), bytes);

@@ -1,4 +1,5 @@
-/* test_env_cartpole.c - CartPole against Gymnasium's traces, starts and episode lengths. */
+/* test_env_cartpole.c - CartPole against Gymnasium's traces, starts and episode
+ * lengths. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -136,7 +137,8 @@ static void policies_last_as_long_as_in_gymnasium(void **state)
     for (size_t p = 0; p < sizeof table / sizeof table[0]; p++)
         for (int s = 0; s < 5; s++) {
             rle_step last;
-            assert_int_equal(play(e, seeds[s], table[p].policy, &last), table[p].lengths[s]);
+            assert_int_equal(play(e, seeds[s], table[p].policy, &last),
+                             table[p].lengths[s]);
             assert_int_equal(last.truncated, table[p].truncated);
             assert_int_equal(last.terminated, !table[p].truncated);
         }

@@ -22,13 +22,15 @@ static void seeds_give_numpys_words(void **state)
         {4294967295, {0x407f5fa930d8fd9f, 0x3814b22eb9684802, 0x498b7dcee8d8dc95}},
         {4294967296, {0xe3c5ebe285ac1625, 0x8ea09968fe31dbcc, 0xcd084ff84d8de9be}},
         {9007199254740992, {0x47cf26b9053e52e9, 0xfa5a1b9cfc46787f, 0xd9ee23dbca00eb13}},
-        {9223372036854775813u, {0x7af08e89d1f1456d, 0xe777e80c301c2fd6, 0xa44875755450c1c0}},
+        {9223372036854775813u,
+         {0x7af08e89d1f1456d, 0xe777e80c301c2fd6, 0xa44875755450c1c0}},
         {UINT64_MAX, {0xae163a7a8c47568f, 0xd86659f5f3382359, 0x01e52b195bc2d24a}},
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         rle_pcg64 rng;
         rle_pcg64_seed(&rng, table[i].seed);
-        for (int j = 0; j < 3; j++) assert_int_equal(rle_pcg64_next(&rng), table[i].words[j]);
+        for (int j = 0; j < 3; j++)
+            assert_int_equal(rle_pcg64_next(&rng), table[i].words[j]);
     }
 }
 
@@ -47,12 +49,14 @@ static void doubles_and_uniforms_are_numpys(void **state)
     (void)state;
     rle_pcg64 rng;
     rle_pcg64_seed(&rng, 7);
-    const double doubles[3] = {0x1.400c8353e3ca9p-1, 0x1.cb5f9b795e4cdp-1, 0x1.8d26acbf2815fp-1};
+    const double doubles[3] = {0x1.400c8353e3ca9p-1, 0x1.cb5f9b795e4cdp-1,
+                               0x1.8d26acbf2815fp-1};
     for (int i = 0; i < 3; i++) assert_true(rle_pcg64_double(&rng) == doubles[i]);
     rle_pcg64_seed(&rng, 7);
     const double uniforms[3] = {-0x1.e6616511a4e23p-2, -0x1.aea68e9c40ae2p-2,
                                 -0x1.c78a214d232a7p-2};
-    for (int i = 0; i < 3; i++) assert_true(rle_pcg64_uniform(&rng, -0.6, -0.4) == uniforms[i]);
+    for (int i = 0; i < 3; i++)
+        assert_true(rle_pcg64_uniform(&rng, -0.6, -0.4) == uniforms[i]);
 }
 
 static void integers_are_numpys(void **state)
@@ -70,9 +74,16 @@ static void integers_are_numpys(void **state)
     static const struct {
         uint64_t n, want;
     } draws[] = {
-        {1, 0}, {3, 2}, {10, 0}, {1000, 179},
-        {2147483649u, 508546690}, {2147483649u, 1866662802}, {2147483649u, 713397379},
-        {4294967295u, 1860266042}, {4294967296u, 2668153314}, {4294967297u, 686073414},
+        {1, 0},
+        {3, 2},
+        {10, 0},
+        {1000, 179},
+        {2147483649u, 508546690},
+        {2147483649u, 1866662802},
+        {2147483649u, 713397379},
+        {4294967295u, 1860266042},
+        {4294967296u, 2668153314},
+        {4294967297u, 686073414},
         {UINT64_C(1) << 40, 807676119473},
         {(UINT64_C(1) << 62) + (UINT64_C(1) << 61), 786329497436903519},
         {(UINT64_C(1) << 63) - 1, 3608443152246982990},
@@ -91,7 +102,8 @@ static void a_copy_goes_on_alike(void **state)
     rle_pcg64_seed(&rng, 9);
     rle_pcg64_next32(&rng);
     copy = rng;
-    for (int i = 0; i < 10; i++) assert_int_equal(rle_pcg64_next32(&rng), rle_pcg64_next32(&copy));
+    for (int i = 0; i < 10; i++)
+        assert_int_equal(rle_pcg64_next32(&rng), rle_pcg64_next32(&copy));
 }
 
 static void system_seeds_differ(void **state)

@@ -11,8 +11,12 @@
 
 static rle_space box(rle_dtype dtype, int64_t n, double low, double high)
 {
-    return (rle_space){.kind = RLE_SPACE_BOX, .dtype = dtype, .ndim = 1, .shape = {n},
-                       .low_all = low, .high_all = high};
+    return (rle_space){.kind = RLE_SPACE_BOX,
+                       .dtype = dtype,
+                       .ndim = 1,
+                       .shape = {n},
+                       .low_all = low,
+                       .high_all = high};
 }
 
 static void unsound_definitions_are_refused(void **state)
@@ -26,15 +30,17 @@ static void unsound_definitions_are_refused(void **state)
     assert_int_equal(rle_space_check(&s), RLE_OK);
 
     const rle_space bad[] = {
-        box(RLE_F32, 0, 0, 1),        box(RLE_F32, 2, 1, 0),         box(RLE_F32, 2, NAN, 1),
-        box(RLE_U8, 2, -1, 255),      box(RLE_U8, 2, 0, 256),        box(RLE_BOOL, 1, 0, 2),
-        box(RLE_I32, 1, -INFINITY, 0), box(RLE_I32, 1, 0, 0.5),      box(RLE_F16, 1, 0, 1),
+        box(RLE_F32, 0, 0, 1),         box(RLE_F32, 2, 1, 0),   box(RLE_F32, 2, NAN, 1),
+        box(RLE_U8, 2, -1, 255),       box(RLE_U8, 2, 0, 256),  box(RLE_BOOL, 1, 0, 2),
+        box(RLE_I32, 1, -INFINITY, 0), box(RLE_I32, 1, 0, 0.5), box(RLE_F16, 1, 0, 1),
         box(RLE_I64, 1, 0, 0x1p60),
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
         assert_int_equal(rle_space_check(&bad[i]), RLE_INVALID_ARGUMENT);
     const rle_space good[] = {
-        box(RLE_F32, 1, -INFINITY, INFINITY), box(RLE_U8, 3, 0, 255), box(RLE_BOOL, 1, 0, 1),
+        box(RLE_F32, 1, -INFINITY, INFINITY),
+        box(RLE_U8, 3, 0, 255),
+        box(RLE_BOOL, 1, 0, 1),
         box(RLE_I64, 1, -5, 5),
     };
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++)
@@ -54,7 +60,10 @@ static void unsound_definitions_are_refused(void **state)
 static void membership_has_its_bounds_inside(void **state)
 {
     (void)state;
-    const rle_space d = {.kind = RLE_SPACE_DISCRETE, .dtype = RLE_I64, .n = 3, .start = -1};
+    const rle_space d = {.kind = RLE_SPACE_DISCRETE,
+                         .dtype = RLE_I64,
+                         .n = 3,
+                         .start = -1};
     for (int64_t v = -3; v < 5; v++)
         assert_int_equal(rle_space_outside(&d, &v), v >= -1 && v <= 1 ? -1 : 0);
     int64_t least = INT64_MIN;
@@ -82,7 +91,10 @@ static void samples_are_gymnasiums(void **state)
     (void)state;
     rle_pcg64 rng;
     rle_pcg64_seed(&rng, 37);
-    const rle_space d = {.kind = RLE_SPACE_DISCRETE, .dtype = RLE_I64, .n = 3, .start = -1};
+    const rle_space d = {.kind = RLE_SPACE_DISCRETE,
+                         .dtype = RLE_I64,
+                         .n = 3,
+                         .start = -1};
     const int choices[12] = {-1, 1, 0, 0, -1, -1, 1, 1, -1, -1, 1, 0};
     for (int i = 0; i < 12; i++) {
         int64_t v;
@@ -92,7 +104,7 @@ static void samples_are_gymnasiums(void **state)
     rle_space b = box(RLE_F32, 2, -2, 5);
     b.ndim = 2;
     b.shape[1] = 3;
-    const float want[6] = {-0x1.199a2ap+0f, 0x1.7eb4b8p+0f, 0x1.1af14ap+1f,
+    const float want[6] = {-0x1.199a2ap+0f, 0x1.7eb4b8p+0f,  0x1.1af14ap+1f,
                            -0x1.cc96dcp+0f, -0x1.edd53ap-1f, 0x1.1fd6aap+2f};
     float values[6];
     rle_pcg64_seed(&rng, 11);
@@ -118,7 +130,8 @@ static void samples_are_gymnasiums(void **state)
 static void samples_belong_to_the_space(void **state)
 {
     (void)state;
-    const double low[5] = {-INFINITY, -INFINITY, 2, -1, 7}, high[5] = {INFINITY, 3, INFINITY, 1, 7};
+    const double low[5] = {-INFINITY, -INFINITY, 2, -1, 7},
+                 high[5] = {INFINITY, 3, INFINITY, 1, 7};
     const rle_space s = RLE_BOX_1D(RLE_F64, 5, low, high);
     rle_pcg64 rng;
     rle_pcg64_seed(&rng, 1);
@@ -156,14 +169,16 @@ static void spaces_print(void **state)
 {
     (void)state;
     char text[200];
-    assert_string_equal(rle_space_describe(rle_env_cartpole_v1.action_space, text, sizeof text),
+    assert_string_equal(rle_space_describe(rle_env_cartpole_v1.action_space, text,
+                                           sizeof text),
                         "Discrete(2)");
     assert_string_equal(
         rle_space_describe(rle_env_cartpole_v1.observation_space, text, sizeof text),
         "Box([-4.8, -inf, -0.418879, -inf], [4.8, inf, 0.418879, inf], {4}, f32)");
     rle_space s = box(RLE_U8, 84, 0, 255);
     s.ndim = 2, s.shape[1] = 84;
-    assert_string_equal(rle_space_describe(&s, text, sizeof text), "Box(0, 255, {84, 84}, u8)");
+    assert_string_equal(rle_space_describe(&s, text, sizeof text),
+                        "Box(0, 255, {84, 84}, u8)");
     double low[20];
     for (int i = 0; i < 20; i++) low[i] = -1 - i;
     s = (rle_space)RLE_BOX_1D(RLE_F32, 20, low, NULL);

@@ -1,4 +1,5 @@
-/* test_env_vector.c - rows equal single environments; the three autoreset modes; refusals. */
+/* test_env_vector.c - rows equal single environments; the three autoreset modes;
+ * refusals. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -18,8 +19,8 @@ typedef struct arrays {
 
 static rle_vecstep out_of(arrays *a)
 {
-    return (rle_vecstep){a->obs, a->final_obs, a->reward, a->terminated, a->truncated,
-                         a->was_reset};
+    return (rle_vecstep){a->obs,        a->final_obs, a->reward,
+                         a->terminated, a->truncated, a->was_reset};
 }
 
 static rle_vecenv *make(rle_autoreset mode, int64_t limit)
@@ -31,11 +32,12 @@ static rle_vecenv *make(rle_autoreset mode, int64_t limit)
 
 static void message_has(const char *part)
 {
-    if (!strstr(rle_message(), part)) fail_msg("\"%s\" is not in: %s", part, rle_message());
+    if (!strstr(rle_message(), part))
+        fail_msg("\"%s\" is not in: %s", part, rle_message());
 }
 
-/* A row of the vector against an environment of its own seed, 300 steps of a fixed pattern
- * of pushes that ends episodes at different times in different rows. */
+/* A row of the vector against an environment of its own seed, 300 steps of a fixed
+ * pattern of pushes that ends episodes at different times in different rows. */
 static void rows_equal_single_environments(rle_autoreset mode)
 {
     rle_vecenv *v = make(mode, 15);
@@ -66,7 +68,8 @@ static void rows_equal_single_environments(rle_autoreset mode)
                 resets++;
             } else {
                 rle_step step;
-                assert_int_equal(rle_env_step(single[i], &actions[i], obs[i], &step), RLE_OK);
+                assert_int_equal(rle_env_step(single[i], &actions[i], obs[i], &step),
+                                 RLE_OK);
                 assert_false(a.was_reset[i]);
                 assert_true(a.reward[i] == 1.0f);
                 assert_int_equal(a.terminated[i], step.terminated);
@@ -113,14 +116,17 @@ static void disabled_wants_a_masked_reset(void **state)
     rle_vecstep out = out_of(&a);
     out.final_obs = NULL;
     assert_int_equal(rle_vecenv_reset(v, &seed, NULL, a.obs), RLE_OK);
-    for (int t = 0; t < 4; t++) assert_int_equal(rle_vecenv_step(v, actions, &out), RLE_OK);
-    /* rows 1 and 3 begin anew in the middle, the others reach the limit four steps later */
+    for (int t = 0; t < 4; t++)
+        assert_int_equal(rle_vecenv_step(v, actions, &out), RLE_OK);
+    /* rows 1 and 3 begin anew in the middle, the others reach the limit four steps
+     * later */
     const bool some[N] = {false, true, false, true, false};
     kept = a;
     assert_int_equal(rle_vecenv_reset(v, NULL, some, a.obs), RLE_OK);
     for (int i = 0; i < N; i++)
         assert_int_equal(memcmp(a.obs[i], kept.obs[i], sizeof a.obs[i]) != 0, some[i]);
-    for (int t = 0; t < 4; t++) assert_int_equal(rle_vecenv_step(v, actions, &out), RLE_OK);
+    for (int t = 0; t < 4; t++)
+        assert_int_equal(rle_vecenv_step(v, actions, &out), RLE_OK);
     for (int i = 0; i < N; i++) assert_int_equal(a.truncated[i], !some[i]);
     kept = a;
     assert_int_equal(rle_vecenv_step(v, actions, &out), RLE_FAILED_PRECONDITION);
@@ -144,7 +150,8 @@ static void a_bad_action_moves_no_row(void **state)
     assert_int_equal(rle_vecenv_step(v, actions, &out), RLE_INVALID_ARGUMENT);
     message_has("environment 4 of the vector: CartPole-v1: step 1: action 2");
     assert_memory_equal(&a, &kept, sizeof a);
-    for (int i = 0; i < N; i++) assert_int_equal(rle_env_elapsed(rle_vecenv_row(v, i)), 0);
+    for (int i = 0; i < N; i++)
+        assert_int_equal(rle_env_elapsed(rle_vecenv_row(v, i)), 0);
     rle_vecenv_release(v);
 }
 
@@ -153,7 +160,8 @@ static void sizes_are_checked_and_memory_returns(void **state)
     (void)state;
     size_t bytes = rle_mem_bytes(), blocks = rle_mem_blocks();
     rle_vecenv *v = NULL;
-    assert_int_equal(rle_vecenv_new(&rle_env_cartpole_v1, 0, -1, 0, &v), RLE_INVALID_ARGUMENT);
+    assert_int_equal(rle_vecenv_new(&rle_env_cartpole_v1, 0, -1, 0, &v),
+                     RLE_INVALID_ARGUMENT);
     assert_int_equal(rle_vecenv_new(&rle_env_cartpole_v1, INT64_MAX, -1, 0, &v),
                      RLE_INVALID_ARGUMENT);
     assert_null(v);
