@@ -22,3 +22,11 @@ foreach(source IN LISTS benches)
   # A benchmark's plain C loop is compiled for this machine: that is the limit we measure against.
   target_compile_options(${name} PRIVATE -O3 -march=native -ffp-contract=fast)
 endforeach()
+# Programs whose output scripts in tests/golden compare with other implementations.
+file(GLOB golden CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/golden/*.c)
+foreach(source IN LISTS golden)
+  get_filename_component(name ${source} NAME_WE)
+  add_executable(${name} ${source})
+  target_link_libraries(${name} PRIVATE rle_flags rlengine_static)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/golden)
+endforeach()

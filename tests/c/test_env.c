@@ -12,8 +12,7 @@
 #include "base/mem.h"
 #include "env/env.h"
 
-/* ---- "Walk": a position that moves by a Box action; ends by itself, fails on demand
- * ---- */
+/* ---- "Walk": a position moved by a Box action; ends by itself, fails on demand ---- */
 
 typedef struct walk {
     double x;
