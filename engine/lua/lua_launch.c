@@ -105,14 +105,27 @@ static ssize_t read_command(char *bytes, size_t size)
     return (ssize_t)used;
 }
 
-/* launch.command() -> the list of words this process was started with. */
-static int launch_command(lua_State *L)
+/* Where the program `rlengine` says how it was started: `argv`, `source` (the script, when
+ * it came on standard input), `prompt` (true once the interactive prompt has begun). */
+#define PROGRAM_FIELD "rlengine.program"
+
+/* launch.program() -> {command = words this process was started with, source, prompt}. */
+static int launch_program(lua_State *L)
 {
+    lua_settop(L, 0);
+    lua_newtable(L);
+    lua_getfield(L, LUA_REGISTRYINDEX, PROGRAM_FIELD);
+    if (lua_istable(L, 2)) {
+        lua_getfield(L, 2, "source");
+        lua_setfield(L, 1, "source");
+        lua_getfield(L, 2, "prompt");
+        lua_setfield(L, 1, "prompt");
+    }
     char *bytes;
     ssize_t size, room = 4096;
     do {
         room *= 2;
-        lua_settop(L, 0);
+        lua_settop(L, 1);
         bytes = lua_newuserdata(L, (size_t)room + 1);
         size = read_command(bytes, (size_t)room);
     } while (size == room);
@@ -126,6 +139,8 @@ static int launch_command(lua_State *L)
         lua_pushstring(L, bytes + at);
         lua_rawseti(L, -2, ++count);
     }
+    lua_setfield(L, 1, "command");
+    lua_settop(L, 1);
     return 1;
 }
 
@@ -154,6 +169,23 @@ static int launch_remove_folder(lua_State *L)
 {
     rle_private_folder_remove(luaL_checkstring(L, 1), (int)luaL_checkinteger(L, 2));
     return 0;
+}
+
+/* launch.mark(path): make an empty file that says that this process came this far. */
+static int launch_mark(lua_State *L)
+{
+    const char *path = luaL_checkstring(L, 1);
+    int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0)
+        return rle_lua_fail(L, RLE_UNAVAILABLE, "cannot write %s: %s", path, strerror(errno));
+    close(fd);
+    return 0;
+}
+
+static int launch_marked(lua_State *L)
+{
+    lua_pushboolean(L, access(luaL_checkstring(L, 1), F_OK) == 0);
+    return 1;
 }
 
 /* launch.pid() -> this process's number. */
@@ -249,10 +281,12 @@ static const luaL_Reg launch_functions[] = {
     {"obey", launch_obey},
     {"stop_requested", launch_stop_requested},
     {"die", launch_die},
-    {"command", launch_command},
+    {"program", launch_program},
     {"token", launch_token},
     {"folder", launch_folder},
     {"remove_folder", launch_remove_folder},
+    {"mark", launch_mark},
+    {"marked", launch_marked},
     {"pid", launch_pid},
     {"run", launch_run},
     {NULL, NULL},

@@ -1,0 +1,230 @@
+--- Start the trainers and observers of a script on this machine.
+--
+--   rl.launch {
+--     trainers = 1, observers_per_trainer = 2, args = rl.args{ ... },
+--     trainer  = function(ctx) ... end,
+--     observer = function(ctx) ... end,   -- default: serve calls until the trainer is done
+--   }
+--
+-- The process the user started becomes the launcher. It starts every trainer and observer as
+-- the same program with the same arguments, so the script runs once in each process up to
+-- this call. There rl.launch calls the function of the process's role and ends the process;
+-- only in the launcher does it return, when the run has ended well, and what follows it in
+-- the script runs once.
+--
+-- Names are agent_{rank} and obs_{i}_for_{rank}, both from 0. ctx has
+--   role, name, rank    "trainer" or "observer"; rank: trainers from 0, observers after them
+--   index               of an observer among those of its trainer, from 0
+--   trainer             name of an observer's trainer
+--   observers           names of a trainer's observers
+--   trainers, observers_per_trainer, args, folder (private, gone after the run)
+--
+-- The run ends well when every trainer's function has returned (or every observer's, where
+-- one was given): the others are asked to end with SIGTERM, which interrupts a script at its
+-- next call into the engine (error CANCELLED), and killed after `grace` seconds (0.6). It
+-- fails when any process raises, ends with another exit code or dies: the launcher says which
+-- and why, ends the others likewise and exits with the first failure's exit code (128 + signal
+-- for one that died). Ctrl-C and SIGTERM to the launcher end all. If the launcher itself is
+-- killed, the kernel kills them.
+--
+-- Output: a single trainer has the terminal to itself; lines of all others begin with
+-- "name | ". prefix = true or false says so for all.
+--
+-- Further options: grace, prefix, exit (false: raise an error object with `exit_code`
+-- instead of ending the launcher), rpc (table of options for rpc.init in every process).
+
+local core = require "rlengine.core"
+local options = require "rlengine.options"
+
+local known = {
+  trainers = "number", observers_per_trainer = "number", args = "table", trainer = "function",
+  observer = "function", prefix = "boolean", grace = "number", exit = "boolean", rpc = "table",
+}
+
+-- How often the script has come to rl.launch, and whether this process is inside it.
+local calls, inside = 0, false
+
+-- ---- the handoff: one line per field, values without newlines ----
+
+local function write_handoff(fields)
+  local lines = {}
+  for key, value in pairs(fields) do lines[#lines + 1] = ("%s=%s"):format(key, value) end
+  return table.concat(lines, "\n")
+end
+
+local function read_handoff(text)
+  local fields = {}
+  for key, value in text:gmatch("([%w_]+)=([^\n]*)") do fields[key] = tonumber(value) or value end
+  return fields
+end
+
+local function to_hex(bytes)
+  return "x" .. bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end)
+end
+
+local function from_hex(text)
+  return (text:sub(2):gsub("%x%x", function(pair) return string.char(tonumber(pair, 16)) end))
+end
+
+local function agent_name(rank) return ("agent_%d"):format(rank) end
+local function observer_name(i, rank) return ("obs_%d_for_%d"):format(i, rank) end
+
+-- ---- in a started process ----
+
+local function context(hand, options_given)
+  local ctx = {
+    role = hand.role, name = hand.name, rank = hand.rank, trainers = hand.trainers,
+    observers_per_trainer = hand.observers_per_trainer, folder = hand.folder,
+    args = options_given.args or {},
+  }
+  if hand.role == "trainer" then
+    ctx.observers = {}
+    for i = 0, hand.observers_per_trainer - 1 do
+      ctx.observers[i + 1] = observer_name(i, hand.rank)
+    end
+  else
+    ctx.index, ctx.trainer = hand.index, agent_name(hand.trainer_rank)
+  end
+  return ctx
+end
+
+local function join(hand, given)
+  local rpc = require "rlengine.rpc"
+  local init = {}
+  for key, value in pairs(given.rpc or {}) do init[key] = value end
+  init.name, init.token = hand.name, from_hex(hand.token)
+  local address = ("unix:%s/%s.sock"):format(hand.folder, agent_name(hand.trainer_rank))
+  init[hand.role == "trainer" and "listen" or "connect"] = address
+  rpc.init(init)
+  return rpc
+end
+
+-- What a failed function leaves on standard error: where, what and the way there.
+local function describe(err)
+  if core.error.is(err) then
+    local where = err.where and err.where ~= "?" and err.where .. ": " or ""
+    return ("%s%s\n%s"):format(where, tostring(err), err.traceback or "")
+  end
+  return debug.traceback(tostring(err), 2)
+end
+
+local function run_member(hand, given)
+  inside = true
+  core.launch.name(hand.name)
+  core.launch.obey()
+  core.launch.mark(("%s/%s.started"):format(hand.folder, hand.name))
+  local ok, text = xpcall(function()
+    local rpc = join(hand, given)
+    local ctx = context(hand, given)
+    local work = given[hand.role] or function() rpc.serve() end
+    work(ctx)
+    rpc.shutdown()
+  end, describe)
+  io.stdout:flush()
+  if not ok then
+    if core.launch.stop_requested() then core.launch.die(15) end
+    io.stderr:write(text:gsub("%s*$", ""), "\n")
+    os.exit(1, true)
+  end
+  os.exit(0, true)
+end
+
+-- ---- in the launcher ----
+
+local function members(given, folder, token, call)
+  local list, starts = {}, {}
+  local trainers, observers = given.trainers or 1, given.observers_per_trainer or 1
+  local function add(role, name, fields, prefix)
+    fields.role, fields.name, fields.call = role, name, call
+    fields.trainers, fields.observers_per_trainer = trainers, observers
+    fields.folder, fields.token = folder, token
+    if given.prefix ~= nil then prefix = given.prefix end
+    list[#list + 1] = {
+      name = name, role = role, handoff = write_handoff(fields), primary = role == "trainer",
+      prefix = prefix, keep_stdin = role == "trainer" and trainers == 1,
+    }
+    if role == "trainer" then starts[name] = ("%s/%s.started"):format(folder, name) end
+  end
+  for rank = 0, trainers - 1 do
+    add("trainer", agent_name(rank), { rank = rank, trainer_rank = rank }, trainers > 1)
+  end
+  for rank = 0, trainers - 1 do
+    for i = 0, observers - 1 do
+      add("observer", observer_name(i, rank),
+        { rank = trainers + rank * observers + i, trainer_rank = rank, index = i }, true)
+    end
+  end
+  return list, starts
+end
+
+local function run_group(given, program)
+  calls = calls + 1
+  local folder, lock = core.launch.folder()
+  local list, starts = members(given, folder, to_hex(core.launch.token()), calls)
+  local ok, result = pcall(core.launch.run, {
+    command = program.command, source = program.source, members = list,
+    grace = given.grace or 0.6, secondaries_finish = given.observer ~= nil,
+  })
+  if ok and result.exit_code == 0 then
+    for name, mark in pairs(starts) do
+      if not core.launch.marked(mark) then
+        -- It "ended well" without having done anything.
+        result = { exit_code = 1, failed = 1, message = ('trainer "%s" ended before it came to '
+          .. "this rl.launch: the script must reach it whenever it is started with the same "
+          .. "arguments, and come from a file, -e or the standard input of rlengine"):format(name) }
+      end
+    end
+  end
+  core.launch.remove_folder(folder, lock)
+  if not ok then error(result, 0) end
+  return result, list
+end
+
+local function finish(given, result, list)
+  if result.exit_code == 0 then return end
+  if given.exit == false then
+    local failed = result.failed and list[result.failed]
+    error(core.error.new {
+      code = result.signal and "CANCELLED" or "ABORTED", message = result.message,
+      exit_code = result.exit_code, worker = failed and failed.name,
+    }, 0)
+  end
+  io.stdout:flush()
+  if result.signal then core.launch.die(result.signal) end
+  io.stderr:write("rlengine: ", result.message, "\n")
+  os.exit(result.exit_code, true)
+end
+
+local function whole(given, key, low)
+  local n = given[key]
+  if n ~= nil and (n ~= math.floor(n) or n < low or n > 100000) then
+    options.fail("INVALID_ARGUMENT", "rl.launch: %s must be a whole number from %d, got %s", key,
+      low, tostring(n))
+  end
+end
+
+return function(given)
+  options.check("rl.launch", given, known)
+  if type(given) ~= "table" or not given.trainer then
+    options.fail("INVALID_ARGUMENT", "rl.launch: the option trainer, a function, is missing")
+  end
+  whole(given, "trainers", 1)
+  whole(given, "observers_per_trainer", 0)
+  if inside then
+    options.fail("FAILED_PRECONDITION", "rl.launch: this process was itself started by rl.launch")
+  end
+  local text = core.launch.handoff()
+  if text then
+    local hand = read_handoff(text)
+    calls = calls + 1
+    -- An earlier rl.launch of the same script: its run is over.
+    if calls < hand.call then return end
+    run_member(hand, given)
+  end
+  local program = core.launch.program()
+  if program.prompt then
+    options.fail("FAILED_PRECONDITION", "rl.launch starts a script again in every process; "
+      .. "what was typed at the prompt is none: put it in a file and run that with rlengine")
+  end
+  finish(given, run_group(given, program))
+end

@@ -1,0 +1,143 @@
+--- What observers report, kept per observer and per episode, and the returns made of it.
+--
+--   local rewards = rl.rewards.new{ observers = 2 }
+--   rewards:report(1, 1.0)               -- from observer 1, in the order of its steps
+--   rewards:finish(1)                    -- its episode is over; what it reports next is a new one
+--   rewards:totals()                     -- {sum of each observer's episodes}
+--   rewards:returns{ gamma = .99 }       -- {[observer] = one return for each of its rewards}
+--   rewards:clear()
+--
+-- A return adds up what follows it in its own episode, never in the next one or another
+-- observer's. The functions below the object work on plain lists and can be used alone.
+
+local options = require "rlengine.options"
+
+local rewards = {}
+
+--- The smallest step of a float32 at 1, added to a deviation before dividing by it.
+rewards.eps = 2 ^ -23
+
+--- Returns of one episode: G[t] = r[t] + gamma * G[t + 1].
+function rewards.discounted(episode, gamma)
+  gamma = gamma or 0.99
+  local returns, following = {}, 0
+  for t = #episode, 1, -1 do
+    following = episode[t] + gamma * following
+    returns[t] = following
+  end
+  return returns
+end
+
+-- Call f(list, index, value) for every number in lists that may lie in lists.
+local function each(value, f)
+  for i, inner in ipairs(value) do
+    if type(inner) == "table" then each(inner, f) else f(value, i, inner) end
+  end
+end
+
+--- Shift and scale to mean 0 and deviation 1: (x - mean) / (sd + eps), with the unbiased
+-- deviation. Takes a list, or a list of lists that is normalised as a whole and keeps its
+-- shape. A single number becomes 0: it has no deviation.
+function rewards.normalise(values, eps)
+  local n, sum, squares = 0, 0, 0
+  each(values, function(_, _, x) n, sum = n + 1, sum + x end)
+  local mean = sum / math.max(n, 1)
+  each(values, function(_, _, x) squares = squares + (x - mean) ^ 2 end)
+  local scale = math.sqrt(squares / math.max(n - 1, 1)) + (eps or rewards.eps)
+  local function copy(list)
+    local result = {}
+    for i, x in ipairs(list) do
+      result[i] = type(x) == "table" and copy(x) or (x - mean) / scale
+    end
+    return result
+  end
+  return copy(values)
+end
+
+--- A running reward: `running:update(total)` makes value = 0.05 total + 0.95 value and
+-- returns it. Options: start (0), weight (0.05, of the new total).
+function rewards.running(given)
+  given = options.check("rl.rewards.running", given, { start = "number", weight = "number" })
+  local weight = given.weight or 0.05
+  local running = { value = given.start or 0 }
+  function running:update(total)
+    self.value = weight * total + (1 - weight) * self.value
+    return self.value
+  end
+  return running
+end
+
+local Rewards = {}
+Rewards.__index = Rewards
+
+--- A store for the observers 1 .. n: `rl.rewards.new{ observers = n }`.
+function rewards.new(given)
+  given = options.check("rl.rewards.new", given, { observers = "number" })
+  local self = setmetatable({ count = given.observers or 1 }, Rewards)
+  self:clear()
+  return self
+end
+
+local function episodes_of(self, observer)
+  local episodes = self.episodes[observer]
+  if not episodes then
+    options.fail("NOT_FOUND", "rewards: there is no observer %s; they are 1 to %d",
+      tostring(observer), self.count)
+  end
+  return episodes
+end
+
+--- One step's reward of an observer.
+function Rewards:report(observer, reward)
+  if type(reward) ~= "number" then
+    options.fail("INVALID_ARGUMENT", "rewards: observer %s reported a %s, not a number",
+      tostring(observer), type(reward))
+  end
+  local episodes = episodes_of(self, observer)
+  local episode = episodes[#episodes]
+  if not episode or episode.finished then
+    episode = {}
+    episodes[#episodes + 1] = episode
+  end
+  episode[#episode + 1] = reward
+end
+
+--- The observer's episode is over. Needed only where more than one is kept before clear.
+function Rewards:finish(observer)
+  local episodes = episodes_of(self, observer)
+  if episodes[#episodes] then episodes[#episodes].finished = true end
+end
+
+--- The sum of rewards of each observer: a list, 0 for one that reported nothing.
+function Rewards:totals()
+  local totals = {}
+  for observer, episodes in ipairs(self.episodes) do
+    totals[observer] = 0
+    each(episodes, function(_, _, r) totals[observer] = totals[observer] + r end)
+  end
+  return totals
+end
+
+--- Discounted returns of each observer, in the order of its reports. Options: gamma (0.99),
+-- normalise (true: over all observers together).
+function Rewards:returns(given)
+  given = options.check("rewards:returns", given, { gamma = "number", normalise = "boolean" })
+  local returns = {}
+  for observer, episodes in ipairs(self.episodes) do
+    local flat = {}
+    for _, episode in ipairs(episodes) do
+      for _, g in ipairs(rewards.discounted(episode, given.gamma)) do flat[#flat + 1] = g end
+    end
+    returns[observer] = flat
+  end
+  if given.normalise then return rewards.normalise(returns) end
+  return returns
+end
+
+--- Forget every episode.
+function Rewards:clear()
+  self.episodes = {}
+  for observer = 1, self.count do self.episodes[observer] = {} end
+end
+
+return rewards
