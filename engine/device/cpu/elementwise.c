@@ -1,0 +1,307 @@
+/* elementwise.c - operations on one element at a time: strides here, arithmetic in isa/.
+ *
+ * A kernel wants contiguous runs; of a binary operation one side may be a single value.
+ * Three ways lead there: everything is contiguous (one call); the innermost run suits the
+ * kernel (one call a run); or the operands are staged through small buffers on the stack.
+ * The bits are the same in all three, as each element is computed for itself. */
+#include "device/cpu/cpu_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A kernel with its fixed arguments. Exactly one of the functions is set. */
+typedef struct {
+    rle_cpu_map map;
+    rle_cpu_grad grad;
+    rle_cpu_zip zip;
+    double p0, p1;
+} elementwise;
+
+static inline void apply(const elementwise *e, void *out, const void *a, const void *b,
+                         int64_t n, rle_cpu_one one)
+{
+    if (e->map)
+        e->map(out, a, n, e->p0, e->p1);
+    else if (e->zip)
+        e->zip(out, a, b, n, one);
+    else
+        e->grad(out, a, b, n, e->p0, e->p1);
+}
+
+/* Runs shorter than this are cheaper staged than called one by one. */
+#define SHORTEST_RUN 24
+
+static void run_rows(const elementwise *e, const rle_loop *l, rle_cpu_one one)
+{
+    int last = l->ndim - 1;
+    int64_t n = l->shape[last], at[RLE_MAX_DIMS] = {0};
+    char *p[3] = {l->base[0], l->base[1], l->count > 2 ? l->base[2] : NULL};
+    for (int64_t left = l->numel / n; left > 0; left--) {
+        apply(e, p[0], p[1], p[2], n, one);
+        for (int d = last - 1; d >= 0; d--) {
+            for (int o = 0; o < l->count; o++) p[o] += l->stride[o][d];
+            if (++at[d] < l->shape[d]) break;
+            for (int o = 0; o < l->count; o++) p[o] -= l->stride[o][d] * l->shape[d];
+            at[d] = 0;
+        }
+    }
+}
+
+static void run_staged(const elementwise *e, const rle_loop *l)
+{
+    _Alignas(64) char buf[3][RLE_STAGE * 8];
+    rle_loop_pos pos[3];
+    memset(pos, 0, sizeof(pos));
+    for (int64_t left = l->numel; left > 0;) {
+        int64_t n = rle_min64(left, RLE_STAGE);
+        for (int o = 1; o < l->count; o++) rle_loop_gather(l, o, &pos[o], n, buf[o]);
+        apply(e, buf[0], buf[1], buf[2], n, RLE_ONE_NONE);
+        rle_loop_scatter(l, 0, &pos[0], n, buf[0]);
+        left -= n;
+    }
+}
+
+static void run(const elementwise *e, int count, const rle_array *const *operands)
+{
+    bool contiguous = true;
+    for (int o = 0; o < count; o++) contiguous &= rle_array_is_contiguous(operands[o]);
+    if (contiguous) {
+        apply(e, operands[0]->data, operands[1]->data, count > 2 ? operands[2]->data : NULL,
+              rle_array_numel(operands[0]), RLE_ONE_NONE);
+        return;
+    }
+    rle_loop l;
+    rle_loop_init(&l, count, operands);
+    if (l.numel == 0) return;
+    int last = l.ndim - 1;
+    bool unit[3] = {0}, zero[3] = {0};
+    for (int o = 0; o < count; o++) {
+        unit[o] = l.stride[o][last] == l.size[o];
+        zero[o] = l.stride[o][last] == 0;
+    }
+    bool suits = unit[0] && (l.shape[last] >= SHORTEST_RUN || l.ndim == 1);
+    rle_cpu_one one = RLE_ONE_NONE;
+    if (count == 2) {
+        suits = suits && unit[1];
+    } else if (e->zip) {
+        if (unit[1] && zero[2])
+            one = RLE_ONE_B;
+        else if (zero[1] && unit[2])
+            one = RLE_ONE_A;
+        else
+            suits = suits && unit[1] && unit[2];
+    } else {
+        suits = suits && unit[1] && unit[2];
+    }
+    if (suits)
+        run_rows(e, &l, one);
+    else
+        run_staged(e, &l);
+}
+
+/* `value` as one element of dtype t; floats to integers as copy does it. */
+static void one_value(rle_dtype t, double value, int64_t integer, void *out)
+{
+    switch (t) {
+    case RLE_F32: *(float *)out = (float)value; break;
+    case RLE_F64: *(double *)out = value; break;
+    case RLE_I32: *(int32_t *)out = (int32_t)integer; break;
+    case RLE_I64: *(int64_t *)out = integer; break;
+    case RLE_U8: *(uint8_t *)out = (uint8_t)integer; break;
+    default: *(uint8_t *)out = integer != 0; break;
+    }
+}
+
+static void fill_run(char *dst, int size, int64_t n, const void *value)
+{
+    if (size == 1) {
+        memset(dst, *(const unsigned char *)value, (size_t)n);
+    } else if (size == 4) {
+        uint32_t v;
+        memcpy(&v, value, 4);
+        for (int64_t i = 0; i < n; i++) ((uint32_t *)dst)[i] = v;
+    } else {
+        uint64_t v;
+        memcpy(&v, value, 8);
+        for (int64_t i = 0; i < n; i++) ((uint64_t *)dst)[i] = v;
+    }
+}
+
+rle_status rle_cpu_fill(const rle_array *out, double value, int64_t integer)
+{
+    if (out->dtype > RLE_BOOL) return rle_cpu_no_dtype("fill", out->dtype);
+    uint64_t one = 0;
+    one_value(out->dtype, value, integer, &one);
+    int size = (int)rle_dtype_size(out->dtype);
+    if (rle_array_is_contiguous(out)) {
+        fill_run(out->data, size, rle_array_numel(out), &one);
+        return RLE_OK;
+    }
+    rle_loop l;
+    rle_loop_init(&l, 1, &out);
+    _Alignas(64) char buf[RLE_STAGE * 8];
+    fill_run(buf, size, rle_min64(l.numel, RLE_STAGE), &one);
+    rle_loop_pos pos = {{0}};
+    for (int64_t left = l.numel; left > 0;) {
+        int64_t n = rle_min64(left, RLE_STAGE);
+        rle_loop_scatter(&l, 0, &pos, n, buf);
+        left -= n;
+    }
+    return RLE_OK;
+}
+
+rle_status rle_cpu_copy(const rle_array *out, const rle_array *in)
+{
+    rle_cpu_cast cast = rle_cpu_caster(out->dtype, in->dtype);
+    if (!cast)
+        return rle_cpu_no_dtype("copy", in->dtype > RLE_BOOL ? in->dtype : out->dtype);
+    bool same = out->dtype == in->dtype;
+    if (rle_array_is_contiguous(out) && rle_array_is_contiguous(in)) {
+        int64_t n = rle_array_numel(out);
+        if (!same)
+            cast(out->data, in->data, n);
+        else if (out->data != in->data && n > 0)
+            memcpy(out->data, in->data, (size_t)n * rle_dtype_size(out->dtype));
+        return RLE_OK;
+    }
+    const rle_array *both[2] = {out, in};
+    rle_loop l;
+    rle_loop_init(&l, 2, both);
+    if (l.numel == 0) return RLE_OK;
+    _Alignas(64) char from[RLE_STAGE * 8], to[RLE_STAGE * 8];
+    rle_loop_pos from_pos = {{0}}, to_pos = {{0}};
+    for (int64_t left = l.numel; left > 0;) {
+        int64_t n = rle_min64(left, RLE_STAGE);
+        rle_loop_gather(&l, 1, &from_pos, n, from);
+        if (!same) cast(to, from, n);
+        rle_loop_scatter(&l, 0, &to_pos, n, same ? from : to);
+        left -= n;
+    }
+    return RLE_OK;
+}
+
+rle_status rle_cpu_unary(rle_unary_kind kind, const rle_array *out, const rle_array *in,
+                         double p0, double p1)
+{
+    int f = rle_cpu_float(in->dtype);
+    elementwise e = {.p0 = p0, .p1 = p1};
+    e.map = f >= 0 ? rle_cpu_active->unary[f][kind] : rle_cpu_integer_unary(kind, in->dtype);
+    if (!e.map) return rle_cpu_no_dtype("this function of one tensor", in->dtype);
+    const rle_array *operands[2] = {out, in};
+    run(&e, 2, operands);
+    return RLE_OK;
+}
+
+/* Which kinds find their derivative from the output. */
+static bool from_output(rle_unary_kind kind)
+{
+    switch (kind) {
+    case RLE_UNARY_EXP:
+    case RLE_UNARY_EXPM1:
+    case RLE_UNARY_SQRT:
+    case RLE_UNARY_RSQRT:
+    case RLE_UNARY_RECIPROCAL:
+    case RLE_UNARY_TANH:
+    case RLE_UNARY_SIGMOID:
+    case RLE_UNARY_RELU: return true;
+    default: return false;
+    }
+}
+
+rle_status rle_cpu_unary_backward(rle_unary_kind kind, const rle_array *gin,
+                                  const rle_array *gout, const rle_array *x,
+                                  const rle_array *y, double p0, double p1)
+{
+    int f = rle_cpu_float(gin->dtype);
+    elementwise e = {.p0 = p0, .p1 = p1};
+    if (f >= 0) e.grad = rle_cpu_active->grad[f][kind];
+    if (!e.grad) return rle_cpu_no_dtype("the gradient of this function", gin->dtype);
+    const rle_array *saved = from_output(kind) ? y : x;
+    if (!saved) saved = gout; /* the kind needs neither */
+    const rle_array *operands[3] = {gin, gout, saved};
+    run(&e, 3, operands);
+    return RLE_OK;
+}
+
+rle_status rle_cpu_binary(rle_binary_kind kind, const rle_array *out, const rle_array *a,
+                          const rle_array *b)
+{
+    int f = rle_cpu_float(a->dtype);
+    elementwise e = {0};
+    e.zip = f >= 0 ? rle_cpu_active->binary[f][kind] : rle_cpu_integer_binary(kind, a->dtype);
+    if (!e.zip) return rle_cpu_no_dtype("this function of two tensors", a->dtype);
+    const rle_array *operands[3] = {out, a, b};
+    run(&e, 3, operands);
+    return RLE_OK;
+}
+
+rle_status rle_cpu_binary_scalar(rle_binary_kind kind, const rle_array *out,
+                                 const rle_array *a, double value, int64_t integer,
+                                 bool reversed)
+{
+    int f = rle_cpu_float(a->dtype);
+    rle_cpu_zip zip =
+        f >= 0 ? rle_cpu_active->binary[f][kind] : rle_cpu_integer_binary(kind, a->dtype);
+    if (!zip) return rle_cpu_no_dtype("this function of a tensor and a number", a->dtype);
+    uint64_t one = 0;
+    one_value(a->dtype, value, integer, &one);
+    if (rle_array_is_contiguous(out) && rle_array_is_contiguous(a)) {
+        if (reversed)
+            zip(out->data, &one, a->data, rle_array_numel(out), RLE_ONE_A);
+        else
+            zip(out->data, a->data, &one, rle_array_numel(out), RLE_ONE_B);
+        return RLE_OK;
+    }
+    rle_array scalar = *a;
+    scalar.data = &one;
+    for (int d = 0; d < scalar.ndim; d++) scalar.stride[d] = 0;
+    elementwise e = {.zip = zip};
+    const rle_array *operands[3] = {out, reversed ? &scalar : a, reversed ? a : &scalar};
+    run(&e, 3, operands);
+    return RLE_OK;
+}
+
+static void select_run(void *out, const unsigned char *cond, const void *a, const void *b,
+                       int64_t n, int size)
+{
+    if (size == 4) {
+        uint32_t *o = out;
+        const uint32_t *x = a, *y = b;
+        for (int64_t i = 0; i < n; i++) o[i] = cond[i] ? x[i] : y[i];
+    } else if (size == 8) {
+        uint64_t *o = out;
+        const uint64_t *x = a, *y = b;
+        for (int64_t i = 0; i < n; i++) o[i] = cond[i] ? x[i] : y[i];
+    } else {
+        uint8_t *o = out;
+        const uint8_t *x = a, *y = b;
+        for (int64_t i = 0; i < n; i++) o[i] = cond[i] ? x[i] : y[i];
+    }
+}
+
+rle_status rle_cpu_where(const rle_array *out, const rle_array *cond, const rle_array *a,
+                         const rle_array *b)
+{
+    const rle_array *operands[4] = {out, cond, a, b};
+    int size = (int)rle_dtype_size(out->dtype);
+    bool contiguous = true;
+    for (int o = 0; o < 4; o++) contiguous &= rle_array_is_contiguous(operands[o]);
+    if (contiguous) {
+        select_run(out->data, cond->data, a->data, b->data, rle_array_numel(out), size);
+        return RLE_OK;
+    }
+    rle_loop l;
+    rle_loop_init(&l, 4, operands);
+    if (l.numel == 0) return RLE_OK;
+    _Alignas(64) char buf[4][RLE_STAGE * 8];
+    rle_loop_pos pos[4];
+    memset(pos, 0, sizeof(pos));
+    for (int64_t left = l.numel; left > 0;) {
+        int64_t n = rle_min64(left, RLE_STAGE);
+        for (int o = 1; o < 4; o++) rle_loop_gather(&l, o, &pos[o], n, buf[o]);
+        select_run(buf[0], (unsigned char *)buf[1], buf[2], buf[3], n, size);
+        rle_loop_scatter(&l, 0, &pos[0], n, buf[0]);
+        left -= n;
+    }
+    return RLE_OK;
+}
