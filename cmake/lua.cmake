@@ -10,7 +10,12 @@ target_link_libraries(rle_lua PRIVATE rle_flags)
 target_include_directories(rle_lua SYSTEM PRIVATE ${lua_include})
 if(RLE_SANITIZE)
   # LuaJIT's errors unwind past the sanitizer's stack hooks.
-  target_compile_options(rle_lua PRIVATE --param=asan-stack=0)
+  if(CMAKE_C_COMPILER_ID MATCHES "Clang")
+    set(RLE_NO_ASAN_STACK "SHELL:-mllvm -asan-stack=0")
+  else()
+    set(RLE_NO_ASAN_STACK --param=asan-stack=0)
+  endif()
+  target_compile_options(rle_lua PRIVATE ${RLE_NO_ASAN_STACK})
 endif()
 
 # The module does not link Lua: the host program has it.

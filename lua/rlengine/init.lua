@@ -39,6 +39,13 @@ setmetatable(rl, {
     if value ~= nil then rawset(self, key, value) end
     return value
   end,
+  -- What the prompt's Tab cannot see, because it is not loaded yet.
+  __names = function()
+    local names = {}
+    for name in pairs(submodules) do names[#names + 1] = name end
+    for name in pairs(functions) do names[#names + 1] = name end
+    return names
+  end,
 })
 
 package.loaded["rlengine"] = rl

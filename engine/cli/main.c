@@ -1,0 +1,258 @@
+/* main.c - the program `rlengine`: options, the script, exit codes.
+ *
+ * Options, the table `arg`, `...` and exit codes are those of the stand-alone `lua`, so
+ * that a script with `#!/usr/bin/env rlengine` behaves as its writer expects. */
+#include "cli/cli_internal.h"
+
+#include <luajit.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "usage: rlengine [options] [script.lua [arguments]]\n"
+    "\n"
+    "  rlengine train.lua --episodes=500   run a script; what follows is for it\n"
+    "  rlengine                            an interactive prompt: the engine is `rl`\n"
+    "  rlengine < train.lua                run what comes on standard input\n"
+    "\n"
+    "options\n"
+    "  -e chunk       run the text `chunk`; may be repeated\n"
+    "  -l name        require the module `name` into a global of that name\n"
+    "  -l g=name      require the module `name` into the global `g`\n"
+    "  -i             enter the prompt after the script\n"
+    "  -v, --version  print the version; --version does nothing else\n"
+    "  -E             ignore LUA_INIT, LUA_PATH and LUA_CPATH\n"
+    "  -h, --help     print this\n"
+    "  --             stop reading options\n"
+    "  -              run standard input, then stop reading options\n"
+    "\n"
+    "A script begins with\n"
+    "  local rl = require \"rlengine\"\n"
+    "Only source text is run, never bytecode.\n"
+    "\n"
+    "exit codes\n"
+    "  0 done, 1 a script failed or an option is wrong, 65 the script is bytecode,\n"
+    "  130 interrupted by Ctrl-C; os.exit(n) gives n\n";
+
+typedef struct options {
+    int script; /* index in argv; argc when there is none */
+    bool prompt, version, execute, no_environment;
+    const char *wrong; /* the argument that is no option */
+} options;
+
+/* The value of option argv[*i], glued to it or the next argument; NULL if missing. */
+static const char *option_value(char **argv, int *i)
+{
+    return argv[*i][2] ? argv[*i] + 2 : argv[*i + 1] ? argv[++*i] : NULL;
+}
+
+static options parse_options(int argc, char **argv)
+{
+    options o = {.script = argc};
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i];
+        if (a[0] != '-' || a[1] == '\0') {
+            o.script = i;
+            break;
+        }
+        if (strcmp(a, "--") == 0) {
+            o.script = i + 1 < argc ? i + 1 : argc;
+            break;
+        }
+        bool glued = a[2] != '\0';
+        if (a[1] == 'e' || a[1] == 'l') {
+            if (!option_value(argv, &i)) o.wrong = a;
+            o.execute |= a[1] == 'e';
+        } else if (!glued && a[1] == 'i') {
+            o.prompt = o.version = true;
+        } else if (!glued && a[1] == 'v') {
+            o.version = true;
+        } else if (!glued && a[1] == 'E') {
+            o.no_environment = true;
+        } else {
+            o.wrong = a;
+        }
+        if (o.wrong) break;
+    }
+    return o;
+}
+
+static void print_version(void)
+{
+    printf("rlengine %s (%s)\n", RLE_VERSION, LUAJIT_VERSION);
+}
+
+/* The table `arg`: the script at 0, what follows it from 1, what precedes it below 0. */
+static void set_arg(lua_State *L, int argc, char **argv, int script)
+{
+    if (script == argc) script = 0;
+    lua_createtable(L, argc - script, script + 1);
+    for (int i = 0; i < argc; i++) {
+        lua_pushstring(L, argv[i]);
+        lua_rawseti(L, -2, i - script);
+    }
+    lua_setglobal(L, "arg");
+}
+
+static void set_program(lua_State *L, int argc, char **argv)
+{
+    lua_newtable(L);
+    lua_createtable(L, argc, 1);
+    for (int i = 0; i < argc; i++) {
+        lua_pushstring(L, argv[i]);
+        lua_rawseti(L, -2, i);
+    }
+    lua_setfield(L, -2, "argv");
+    lua_setfield(L, LUA_REGISTRYINDEX, RLE_CLI_PROGRAM);
+}
+
+/* After a failure whose text is on top: report it and return the exit code. */
+static int failed(lua_State *L)
+{
+    rle_cli_report(L);
+    return rle_cli_failed_by_interrupt() ? RLE_EXIT_INTERRUPTED : EXIT_FAILURE;
+}
+
+/* Run the loaded function on top, below `nargs` arguments; load_status is from loading. */
+static int run(lua_State *L, int load_status, int nargs)
+{
+    if (load_status == 0 && rle_cli_call(L, nargs, 0) == 0) return 0;
+    return failed(L);
+}
+
+static int run_text(lua_State *L, const char *text, const char *name)
+{
+    return run(L, luaL_loadbufferx(L, text, strlen(text), name, "t"), 0);
+}
+
+static int run_init(lua_State *L)
+{
+    const char *init = getenv("LUA_INIT");
+    if (!init) return 0;
+    if (init[0] != '@') return run_text(L, init, "=LUA_INIT");
+    bool bytecode;
+    int status = rle_cli_load_file(L, init + 1, &bytecode);
+    int code = run(L, status, 0);
+    return bytecode ? RLE_EXIT_BYTECODE : code;
+}
+
+static int require_into_global(lua_State *L, const char *option)
+{
+    const char *equals = strchr(option, '=');
+    const char *module = equals ? equals + 1 : option;
+    lua_getglobal(L, "require");
+    lua_pushstring(L, module);
+    if (rle_cli_call(L, 1, 1) != 0) return failed(L);
+    lua_pushlstring(L, option, equals ? (size_t)(equals - option) : strlen(option));
+    lua_insert(L, -2);
+    lua_settable(L, LUA_GLOBALSINDEX);
+    return 0;
+}
+
+/* -e and -l in the order they were given. */
+static int run_options(lua_State *L, char **argv, int script)
+{
+    for (int i = 1; i < script; i++) {
+        if (strcmp(argv[i], "--") == 0) break;
+        char letter = argv[i][1];
+        if (letter != 'e' && letter != 'l') continue;
+        const char *value = option_value(argv, &i);
+        int code = letter == 'e' ? run_text(L, value, "=(command line)")
+                                 : require_into_global(L, value);
+        if (code != 0) return code;
+    }
+    return 0;
+}
+
+/* Run argv[0] (NULL or "-": standard input) with the arguments behind it. */
+static int run_script(lua_State *L, char **argv)
+{
+    const char *path = argv && strcmp(argv[0], "-") != 0 ? argv[0] : NULL;
+    bool bytecode;
+    int status = rle_cli_load_file(L, path, &bytecode);
+    int nargs = 0;
+    if (status == 0 && argv) {
+        while (argv[1 + nargs]) nargs++;
+        luaL_checkstack(L, nargs + 4, "too many arguments to the script");
+        for (int i = 1; i <= nargs; i++) lua_pushstring(L, argv[i]);
+    }
+    int code = run(L, status, nargs);
+    return bytecode ? RLE_EXIT_BYTECODE : code;
+}
+
+typedef struct program {
+    int argc;
+    char **argv;
+    options options;
+    int code;
+} program;
+
+static int run_program(lua_State *L)
+{
+    program *p = lua_touserdata(L, 1);
+    const options *o = &p->options;
+    lua_settop(L, 0);
+    if (o->no_environment) {
+        lua_pushboolean(L, 1);
+        lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV"); /* read by luaL_openlibs */
+    }
+    lua_gc(L, LUA_GCSTOP, 0);
+    luaL_openlibs(L);
+    lua_gc(L, LUA_GCRESTART, -1);
+    rle_cli_text_only(L);
+    rle_cli_embed(L);
+    rle_cli_interrupt_init(L);
+    set_arg(L, p->argc, p->argv, o->script);
+    set_program(L, p->argc, p->argv);
+
+    bool has_script = o->script < p->argc;
+    if (!o->no_environment && (p->code = run_init(L)) != 0) return 0;
+    if ((p->code = run_options(L, p->argv, o->script)) != 0) return 0;
+    if (has_script && (p->code = run_script(L, p->argv + o->script)) != 0) return 0;
+    if (o->prompt) {
+        rle_cli_prompt(L);
+    } else if (!has_script && !o->execute && !o->version) {
+        if (isatty(STDIN_FILENO)) {
+            print_version();
+            rle_cli_prompt(L);
+        } else {
+            p->code = run_script(L, NULL);
+        }
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    program p = {.argc = argc, .argv = argv, .options = parse_options(argc, argv)};
+    if (p.options.wrong) {
+        const char *wrong = p.options.wrong;
+        if (strcmp(wrong, "--help") == 0 || strcmp(wrong, "-h") == 0) {
+            fputs(usage, stdout);
+            return EXIT_SUCCESS;
+        }
+        if (strcmp(wrong, "--version") == 0) {
+            print_version();
+            return EXIT_SUCCESS;
+        }
+        if (wrong[1] == 'e' || wrong[1] == 'l')
+            fprintf(stderr, RLE_PROGRAM ": '%s' needs an argument\n", wrong);
+        else
+            fprintf(stderr, RLE_PROGRAM ": unrecognized option '%s'\n", wrong);
+        fprintf(stderr, "Try '" RLE_PROGRAM " --help'.\n");
+        return EXIT_FAILURE;
+    }
+    if (p.options.version) print_version();
+
+    lua_State *L = luaL_newstate();
+    if (!L) {
+        fprintf(stderr, RLE_PROGRAM ": cannot create a Lua state: out of memory\n");
+        return EXIT_FAILURE;
+    }
+    lua_pushcfunction(L, run_program);
+    lua_pushlightuserdata(L, &p);
+    if (rle_cli_call(L, 1, 0) != 0) p.code = failed(L);
+    lua_close(L);
+    return p.code;
+}
