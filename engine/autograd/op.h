@@ -135,6 +135,7 @@ enum {
     X(GATHER, "gather", GATHER, 0, true, RLE_SAVE_IN1)                                   \
     X(INDEX_SELECT, "index_select", INDEX_SELECT, 0, true, RLE_SAVE_IN1)                 \
     X(CAT, "cat", CAT, 0, true, 0)                                                       \
+    X(STACK, "stack", CAT, 1, true, 0)                                                   \
     X(DROPOUT, "dropout", DROPOUT, 0, true, RLE_SAVE_IN1)                                \
     X(COPY, "copy", COPY_INTO, 0, true, 0)                                               \
     X(CUSTOM, "custom", CUSTOM, 0, true, 0)

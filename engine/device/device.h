@@ -226,7 +226,7 @@ typedef struct rle_block {
     void *data;
     size_t size;     /* bytes asked for */
     size_t reserved; /* bytes taken from the device: its size class */
-    uint32_t site;   /* script line, see rle_site_name */
+    uint32_t row;    /* where the accounting keeps its bytes */
     uint8_t owner;   /* rle_owner */
 } rle_block;
 
@@ -285,17 +285,27 @@ void rle_device_set_limit(rle_device *dev, size_t bytes);
 size_t rle_device_empty_cache(rle_device *dev);
 /* Rows with live bytes, largest first; at most `max`; returns how many there are. */
 size_t rle_device_report(rle_device *dev, rle_memory_row *rows, size_t max);
-/* The text of an out-of-memory error or report: limits, holders, script lines. The
- * returned string is valid until the next call. */
-const char *rle_device_report_text(rle_device *dev);
+/* The report as text: totals, then holders by owner and script line. A string from
+ * rle_malloc in *out. */
+rle_status rle_device_report_text(rle_device *dev, char **out);
+/* The report as it was when the last allocation was refused; NULL if none was. */
+const char *rle_device_oom_report(void);
 
 /* Called before an allocation is refused: free what is dead, and say whether anything may
  * have changed. The lua layer sets it to run the collector. */
 void rle_device_on_pressure(bool (*fn)(void *self, rle_device *dev, size_t wanted),
                             void *self);
 
-/* Bytes allocated since the last call, over all devices: the debt that the lua layer pays
- * to its collector. */
-size_t rle_device_take_debt(void);
+/* Bytes allocated since it was last set to 0, over all devices: the debt that the lua layer
+ * pays to its collector. */
+extern size_t rle_device_debt;
+
+/* Bytes in live blocks of all devices together. */
+size_t rle_device_live_bytes(void);
+
+/* "64MiB", "1.5 GB", "4096" -> bytes; INVALID_ARGUMENT names what is understood. */
+rle_status rle_bytes_parse(const char *text, size_t *out);
+/* "1.6 GiB" into `out`; returns `out`. */
+char *rle_bytes_format(double bytes, char *out, size_t size);
 
 #endif

@@ -97,6 +97,7 @@ __attribute__((visibility("default"))) int luaopen_rlengine_core(lua_State *L)
     open_into(L, "device", rle_lua_open_device);
     open_into(L, "memory", rle_lua_open_memory);
     open_into(L, "tensor", rle_lua_open_tensor);
+    open_into(L, "autograd", rle_lua_open_autograd);
     open_into(L, "nn", rle_lua_open_nn);
     open_into(L, "optim", rle_lua_open_optim);
     open_into(L, "env", rle_lua_open_env);

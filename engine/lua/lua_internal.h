@@ -76,8 +76,23 @@ int64_t rle_lua_check_integer(lua_State *L, int arg);
 struct rle_tensor;
 struct rle_tensor *rle_lua_check_tensor(lua_State *L, int arg); /* borrowed; raises */
 struct rle_tensor *rle_lua_to_tensor(lua_State *L, int idx);    /* borrowed; NULL if not one */
-void rle_lua_push_tensor(lua_State *L, struct rle_tensor *t);   /* takes over the reference,
-                                                                   also when it raises */
+/* Push an empty handle and return where to put the tensor's reference. The safe way to
+ * make one: compute into the slot, then check the status; a handle left empty is garbage. */
+struct rle_tensor **rle_lua_new_tensor(lua_State *L);
+/* Push a handle that takes over the reference. */
+void rle_lua_push_tensor(lua_State *L, struct rle_tensor *t);
+/* Positions: dimension argument 1..ndim or -1..-ndim -> 0..ndim-1. */
+int rle_lua_check_dim(lua_State *L, int arg, int ndim);
+/* Device argument: a name, or the userdata of rl.device. */
+struct rle_device;
+struct rle_device *rle_lua_check_device(lua_State *L, int idx);
+
+/* ---- scopes: lua_memory.c ---- */
+struct rle_lua_handle;
+void rle_lua_scope_add(struct rle_lua_handle *h);
+void rle_lua_scope_remove(struct rle_lua_handle *h);
+/* Collector work for the bytes allocated since the last call; see memory.md. */
+void rle_lua_pay_debt(lua_State *L);
 
 /* ---- one opener a layer; weak while the layers arrive ---- */
 #define RLE_WEAK __attribute__((weak))
@@ -86,6 +101,7 @@ RLE_WEAK void rle_lua_open_device(lua_State *L);
 RLE_WEAK void rle_lua_open_memory(lua_State *L);
 RLE_WEAK void rle_lua_open_tensor(lua_State *L);
 RLE_WEAK void rle_lua_open_nn(lua_State *L);
+RLE_WEAK void rle_lua_open_autograd(lua_State *L);
 RLE_WEAK void rle_lua_open_optim(lua_State *L);
 RLE_WEAK void rle_lua_open_env(lua_State *L);
 RLE_WEAK void rle_lua_open_rpc(lua_State *L);

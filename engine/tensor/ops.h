@@ -29,7 +29,9 @@ rle_status rle_op_clone(rle_tensor *t, rle_tensor **out);
 /* dst = src broadcast to dst's shape, cast. Advances dst's version. */
 rle_status rle_op_copy_into(rle_tensor *dst, rle_tensor *src);
 rle_status rle_op_fill(rle_tensor *t, double value, int64_t integer);
-rle_status rle_op_cat(rle_tensor *const *parts, int count, int dim, rle_tensor **out);
+/* Joined along an existing dimension, or with `stack` along a new one at `dim`. */
+rle_status rle_op_cat(rle_tensor *const *parts, int count, int dim, bool stack,
+                      rle_tensor **out);
 
 /* Shape that both broadcast to; INVALID_ARGUMENT names both. */
 rle_status rle_broadcast(const rle_array *a, const rle_array *b, int *ndim, int64_t *shape);
