@@ -17,6 +17,18 @@ static int context_gc(lua_State *L)
     return 0;
 }
 
+/* The script line that runs now: the innermost Lua function that is not the engine's own. */
+static uint32_t resolve_site(rle_context *c)
+{
+    lua_Debug ar;
+    for (int level = 0; lua_getstack(c->lua, level, &ar); level++) {
+        lua_getinfo(c->lua, "Sl", &ar);
+        if (ar.currentline > 0 && !rle_lua_is_own_source(ar.source))
+            return rle_site_intern(ar.short_src, ar.currentline);
+    }
+    return 0;
+}
+
 /* Push the context userdata of coroutine L, making one if need be. */
 static rle_context *push_context(lua_State *L)
 {
@@ -32,7 +44,7 @@ static rle_context *push_context(lua_State *L)
         c->grad_enabled = parent->grad_enabled;
         c->owner = parent->owner;
         c->rng = parent->rng == &parent->own_rng ? &rle_default_rng : parent->rng;
-        c->resolve = parent->resolve;
+        c->resolve = resolve_site;
         c->lua = L;
         lua_newtable(L);
         lua_pushcfunction(L, context_gc);

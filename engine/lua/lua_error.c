@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "device/device.h"
+
 static const char error_meta_key;
 
 static int error_tostring(lua_State *L)
@@ -130,6 +132,11 @@ int rle_lua_raise(lua_State *L, rle_status code)
     char message[2048];
     snprintf(message, sizeof message, "%s", rle_message());
     rle_lua_push_error(L, code, message, 1);
+    if (code == RLE_RESOURCE_EXHAUSTED && rle_device_oom_report() &&
+        strncmp(message, "out of device memory", 20) == 0) {
+        lua_pushstring(L, rle_device_oom_report());
+        lua_setfield(L, -2, "report");
+    }
     return lua_error(L);
 }
 

@@ -20,6 +20,12 @@ local submodules = {
 }
 -- Functions that live in a file of their own: name -> module.
 local functions = { launch = "launch", args = "args" }
+-- Functions of a submodule that stand in `rl` itself: name -> {module, field}.
+local aliases = {
+  no_grad = { "autograd", "no_grad" }, enable_grad = { "autograd", "enable_grad" },
+  is_grad_enabled = { "autograd", "is_grad_enabled" },
+  scope = { "memory", "scope" }, keep = { "memory", "keep" },
+}
 
 local function load_tensor_functions()
   if not core.tensor then return end
@@ -33,6 +39,8 @@ setmetatable(rl, {
     local value
     if submodules[key] then
       value = require("rlengine." .. key)
+    elseif aliases[key] then
+      value = require("rlengine." .. aliases[key][1])[aliases[key][2]]
     elseif functions[key] then
       value = require("rlengine." .. functions[key])
     end
@@ -47,6 +55,13 @@ setmetatable(rl, {
     return names
   end,
 })
+
+--- The device of that name: "cpu", "cuda", "cuda:1", "emu" or "auto". With a rank and no
+-- index in the name, rank modulo the number of devices picks one. Raises UNAVAILABLE with
+-- the reason when there is none.
+-- @param name default "auto"
+-- @param rank default 0
+function rl.device(name, rank) return core.device.get(name or "auto", rank) end
 
 package.loaded["rlengine"] = rl
 load_tensor_functions()

@@ -1,0 +1,348 @@
+/* lua_memory.c - memory as scripts see it: figures, limits, scopes, and the collector.
+ *
+ * Lua's collector does not see the bytes behind a userdata. So every allocation is charged
+ * as debt, and the debt is paid in collector steps: for each external MB a step of
+ * heap * 1.5 / live MB, so that by the time as much has been allocated as is live, one and
+ * a half collections have run. When a device refuses an allocation, a full collection runs
+ * before the refusal becomes an error. */
+#include "lua/lua_tensor.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/mem.h"
+
+/* ---- the collector ---- */
+
+static const double DEBT_FLOOR_MB = 32; /* live memory counts as at least this much */
+
+void rle_lua_pay_debt(lua_State *L)
+{
+    double debt = (double)rle_device_debt / 0x1p20;
+    double live = (double)rle_device_live_bytes() / 0x1p20;
+    rle_device_debt = 0;
+    double heap_kb = lua_gc(L, LUA_GCCOUNT, 0);
+    double step = heap_kb * 1.5 * debt / (live > DEBT_FLOOR_MB ? live : DEBT_FLOOR_MB);
+    lua_gc(L, LUA_GCSTEP, step < 1 ? 1 : step > 1e8 ? (int)1e8 : (int)step);
+}
+
+/* Two collections: the first runs the finalizers of handles, and what those held may in
+ * turn be garbage. */
+static bool on_pressure(void *self, rle_device *dev, size_t wanted)
+{
+    (void)self, (void)dev, (void)wanted;
+    static bool running;
+    lua_State *L = rle_context_current()->lua;
+    if (!L || running) return false;
+    running = true;
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    running = false;
+    rle_device_debt = 0;
+    return true;
+}
+
+/* ---- figures ---- */
+
+static rle_device *opt_device(lua_State *L, int arg)
+{
+    return lua_isnoneornil(L, arg) ? rle_device_cpu() : rle_lua_check_device(L, arg);
+}
+
+static int push_bytes(lua_State *L, size_t bytes)
+{
+    lua_pushnumber(L, (lua_Number)bytes);
+    return 1;
+}
+
+static int memory_allocated(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_memory_stats s;
+    rle_device_memory(opt_device(L, 1), &s);
+    return push_bytes(L, s.allocated);
+}
+
+static int memory_reserved(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_memory_stats s;
+    rle_device_memory(opt_device(L, 1), &s);
+    return push_bytes(L, s.reserved);
+}
+
+static int memory_peak(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_memory_stats s;
+    rle_device_memory(opt_device(L, 1), &s);
+    return push_bytes(L, s.peak);
+}
+
+static int memory_reset_peak(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_device_reset_peak(opt_device(L, 1));
+    return 0;
+}
+
+static int memory_empty_cache(lua_State *L)
+{
+    rle_lua_enter(L);
+    return push_bytes(L, rle_device_empty_cache(opt_device(L, 1)));
+}
+
+/* limit(dev [, bytes | "64MiB" | false]) -> the limit in force, or nil */
+static int memory_limit(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_device *dev = opt_device(L, 1);
+    if (!lua_isnoneornil(L, 2)) {
+        size_t bytes = 0;
+        if (lua_type(L, 2) == LUA_TSTRING) {
+            rle_lua_check(L, rle_bytes_parse(lua_tostring(L, 2), &bytes));
+        } else if (lua_type(L, 2) == LUA_TNUMBER && lua_tonumber(L, 2) >= 0) {
+            bytes = (size_t)lua_tonumber(L, 2);
+        } else if (!lua_isboolean(L, 2) || lua_toboolean(L, 2)) {
+            return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                                "limit: expected bytes, a size such as \"64MiB\", or false for "
+                                "none");
+        }
+        rle_device_set_limit(dev, bytes);
+    }
+    rle_memory_stats s;
+    rle_device_memory(dev, &s);
+    if (!s.limit) {
+        lua_pushnil(L);
+        return 1;
+    }
+    return push_bytes(L, s.limit);
+}
+
+static void set_number(lua_State *L, const char *key, double v)
+{
+    lua_pushnumber(L, v);
+    lua_setfield(L, -2, key);
+}
+
+/* stats(dev) -> {allocated, reserved, peak, limit, allocations, frees, from_cache, blocks,
+ * tensors, nodes} */
+static int memory_stats(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_memory_stats s;
+    rle_device_memory(opt_device(L, 1), &s);
+    lua_createtable(L, 0, 10);
+    set_number(L, "allocated", (double)s.allocated);
+    set_number(L, "reserved", (double)s.reserved);
+    set_number(L, "peak", (double)s.peak);
+    if (s.limit) set_number(L, "limit", (double)s.limit);
+    set_number(L, "allocations", (double)s.allocations);
+    set_number(L, "frees", (double)s.frees);
+    set_number(L, "from_cache", (double)s.from_cache);
+    set_number(L, "blocks", (double)s.blocks);
+    set_number(L, "tensors", (double)rle_tensor_count());
+    set_number(L, "nodes", (double)rle_node_count());
+    return 1;
+}
+
+/* rows(dev) -> list of {owner, site, bytes, blocks}, largest first */
+static int memory_rows(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_device *dev = opt_device(L, 1);
+    size_t n = rle_device_report(dev, NULL, 0);
+    rle_memory_row *rows = lua_newuserdata(L, (n ? n : 1) * sizeof *rows);
+    size_t now = rle_device_report(dev, rows, n);
+    if (now < n) n = now;
+    lua_createtable(L, (int)n, 0);
+    for (size_t i = 0; i < n; i++) {
+        lua_createtable(L, 0, 4);
+        lua_pushstring(L, rle_owner_name(rows[i].owner));
+        lua_setfield(L, -2, "owner");
+        lua_pushstring(L, rle_site_name(rows[i].site));
+        lua_setfield(L, -2, "site");
+        set_number(L, "bytes", (double)rows[i].bytes);
+        set_number(L, "blocks", (double)rows[i].blocks);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    return 1;
+}
+
+static int memory_report_text(lua_State *L)
+{
+    rle_lua_enter(L);
+    char *text;
+    rle_lua_check(L, rle_device_report_text(opt_device(L, 1), &text));
+    lua_pushstring(L, text);
+    rle_free(text);
+    return 1;
+}
+
+/* parse(size) -> bytes; format(bytes) -> text */
+static int memory_parse(lua_State *L)
+{
+    size_t bytes;
+    if (lua_type(L, 1) == LUA_TNUMBER) {
+        lua_settop(L, 1);
+        return 1;
+    }
+    rle_lua_check(L, rle_bytes_parse(luaL_checkstring(L, 1), &bytes));
+    return push_bytes(L, bytes);
+}
+
+static int memory_format(lua_State *L)
+{
+    char text[32];
+    lua_pushstring(L, rle_bytes_format(luaL_checknumber(L, 1), text, sizeof text));
+    return 1;
+}
+
+/* ---- scopes ---- */
+
+typedef struct rle_lua_scope {
+    rle_lua_handle *first;
+    struct rle_lua_scope *outer;
+    uint32_t site;
+} rle_lua_scope;
+
+void rle_lua_scope_add(rle_lua_handle *h)
+{
+    rle_lua_scope *s = rle_context_current()->scope;
+    h->scope = s;
+    h->prev = NULL;
+    h->next = s->first;
+    if (s->first) s->first->prev = h;
+    s->first = h;
+}
+
+void rle_lua_scope_remove(rle_lua_handle *h)
+{
+    if (h->prev)
+        h->prev->next = h->next;
+    else
+        h->scope->first = h->next;
+    if (h->next) h->next->prev = h->prev;
+    h->scope = NULL;
+    h->prev = h->next = NULL;
+}
+
+static int scope_gc(lua_State *L)
+{
+    rle_lua_scope *s = lua_touserdata(L, 1);
+    while (s->first) rle_lua_scope_remove(s->first);
+    return 0;
+}
+
+static const char scope_meta_key;
+
+/* scope_push() -> scope, which the caller must hold until it pops it */
+static int scope_push(lua_State *L)
+{
+    rle_context *c = rle_lua_enter(L);
+    rle_lua_scope *s = lua_newuserdata(L, sizeof *s);
+    *s = (rle_lua_scope){.outer = c->scope, .site = rle_context_site(c)};
+    rle_rawgetp(L, LUA_REGISTRYINDEX, &scope_meta_key);
+    lua_setmetatable(L, -2);
+    c->scope = s;
+    return 1;
+}
+
+/* Move the handles found in the value on top (also inside tables, with `seen` at index
+ * `seen`) from scope s to the one outside it. */
+static void keep_value(lua_State *L, rle_lua_scope *s, int seen)
+{
+    rle_lua_handle *h = rle_lua_to_handle(L, -1);
+    if (h) {
+        if (h->scope != s) return;
+        rle_lua_scope_remove(h);
+        rle_context *c = rle_context_current();
+        void *inner = c->scope;
+        c->scope = s->outer;
+        if (s->outer) rle_lua_scope_add(h);
+        c->scope = inner;
+        return;
+    }
+    if (!lua_istable(L, -1)) return;
+    luaL_checkstack(L, 8, "scope result");
+    lua_pushvalue(L, -1);
+    lua_rawget(L, seen);
+    bool known = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    if (known) return;
+    lua_pushvalue(L, -1);
+    lua_pushboolean(L, true);
+    lua_rawset(L, seen);
+    lua_pushnil(L);
+    while (lua_next(L, -2)) {
+        keep_value(L, s, seen);
+        lua_pop(L, 1);
+    }
+}
+
+/* scope_pop(scope, results...): close what was made in it, but the results */
+static int scope_pop(lua_State *L)
+{
+    rle_context *c = rle_lua_enter(L);
+    rle_lua_scope *s = lua_touserdata(L, 1);
+    int top = lua_gettop(L);
+    lua_newtable(L);
+    for (int i = 2; i <= top; i++) {
+        lua_pushvalue(L, i);
+        keep_value(L, s, top + 1);
+        lua_pop(L, 1);
+    }
+    while (s->first) {
+        rle_lua_handle *h = s->first;
+        rle_lua_scope_remove(h);
+        rle_tensor *t = h->t;
+        h->t = NULL;
+        h->by_scope = true;
+        h->closed_at = s->site;
+        rle_tensor_release(t);
+    }
+    c->scope = s->outer;
+    return 0;
+}
+
+/* keep(values...): out of every scope; -> the values */
+static int scope_keep(lua_State *L)
+{
+    rle_lua_enter(L);
+    int top = lua_gettop(L);
+    for (int i = 1; i <= top; i++) {
+        rle_lua_handle *h = rle_lua_to_handle(L, i);
+        if (!h) rle_lua_check_tensor(L, i);
+        if (h->scope) rle_lua_scope_remove(h);
+    }
+    return top;
+}
+
+static const luaL_Reg memory_functions[] = {
+    {"allocated", memory_allocated},
+    {"reserved", memory_reserved},
+    {"peak", memory_peak},
+    {"reset_peak", memory_reset_peak},
+    {"empty_cache", memory_empty_cache},
+    {"limit", memory_limit},
+    {"stats", memory_stats},
+    {"rows", memory_rows},
+    {"report_text", memory_report_text},
+    {"parse", memory_parse},
+    {"format", memory_format},
+    {"scope_push", scope_push},
+    {"scope_pop", scope_pop},
+    {"keep", scope_keep},
+    {NULL, NULL},
+};
+
+void rle_lua_open_memory(lua_State *L)
+{
+    rle_device_on_pressure(on_pressure, NULL);
+    lua_newtable(L);
+    lua_pushcfunction(L, scope_gc);
+    lua_setfield(L, -2, "__gc");
+    rle_rawsetp(L, LUA_REGISTRYINDEX, &scope_meta_key);
+    lua_newtable(L);
+    rle_lua_setfuncs(L, memory_functions);
+}

@@ -1,0 +1,153 @@
+--- Memory: figures, limits, and what holds it. All sizes in bytes, or as "64MiB".
+-- Every function takes a device (or its name) first; without one it means the CPU.
+
+local core = require "rlengine.core"
+local c = core.memory
+
+local memory = {
+  allocated = c.allocated,
+  reserved = c.reserved,
+  peak = c.peak,
+  reset_peak = c.reset_peak,
+  empty_cache = c.empty_cache,
+  limit = c.limit,
+  stats = c.stats,
+  format = c.format,
+  parse = c.parse,
+}
+
+local report_meta = { __tostring = function(self) return self.text end }
+
+--- Who holds what, by owner and script line, largest first: a list of rows {owner, site,
+-- bytes, blocks} with the totals as fields; prints as a table.
+function memory.report(device)
+  local report = c.rows(device)
+  for key, value in pairs(c.stats(device)) do report[key] = value end
+  report.text = c.report_text(device)
+  return setmetatable(report, report_meta)
+end
+
+local function collect()
+  collectgarbage()
+  collectgarbage()
+end
+
+local function row_bytes(device)
+  local rows = {}
+  for _, row in ipairs(c.rows(device)) do
+    local key = row.owner .. " made at " .. row.site
+    rows[key] = (rows[key] or 0) + row.bytes
+  end
+  return rows
+end
+
+--- The row that grew most between two snapshots: name, bytes.
+local function largest_growth(before, now)
+  local best, growth = nil, 0
+  for key, bytes in pairs(now) do
+    local grown = bytes - (before[key] or 0)
+    if grown > growth then best, growth = key, grown end
+  end
+  return best, growth
+end
+
+local function check_options(options, known)
+  for key in pairs(options) do
+    if not known[key] then
+      error(core.error.new{ code = "INVALID_ARGUMENT",
+        message = ("unknown option \"%s\""):format(tostring(key)) }, 0)
+    end
+  end
+end
+
+local Watch = {}
+Watch.__index = Watch
+
+--- Tell at the first episode above the plateau what grew, by how much, held by which line.
+-- Call the returned watch (or `watch:episode()`) at the end of each episode; the first two
+-- set the plateau. options: tolerance ("64KiB"), device, log (a function of the message;
+-- default: a line on standard error).
+-- @return a watch
+function memory.watch(options)
+  options = options or {}
+  check_options(options, { every = true, tolerance = true, device = true, log = true })
+  if options.every ~= nil and options.every ~= "episode" then
+    error(core.error.new{ code = "INVALID_ARGUMENT",
+      message = "watch: every must be \"episode\"" }, 0)
+  end
+  return setmetatable({
+    tolerance = c.parse(options.tolerance or "64KiB"),
+    device = options.device,
+    log = options.log or function(message) io.stderr:write(message, "\n") end,
+    episodes = 0,
+  }, Watch)
+end
+
+--- One episode is over. Returns the growth over the plateau in bytes, and the row that grew
+-- most when a warning was given.
+function Watch:episode()
+  collect()
+  self.episodes = self.episodes + 1
+  local bytes = c.allocated(self.device)
+  if self.episodes <= 2 then
+    self.plateau, self.rows = bytes, row_bytes(self.device)
+    return 0
+  end
+  local growth = bytes - self.plateau
+  if growth <= self.tolerance then return growth end
+  local row, by = largest_growth(self.rows, row_bytes(self.device))
+  self.log(("memory grew by %s over episode 2 at episode %d; most of it (%s): %s"):format(
+    c.format(growth), self.episodes, c.format(by), row or "?"))
+  self.plateau, self.rows = bytes, row_bytes(self.device)
+  return growth, row
+end
+
+Watch.__call = Watch.episode
+
+--- Run fn `repeats` times and raise unless device bytes, tensors and tape nodes are the
+-- same after the second and the last run. For tests.
+function memory.assert_flat(fn, options)
+  options = options or {}
+  check_options(options, { repeats = true, device = true, tolerance = true })
+  local repeats = options.repeats or 20
+  local tolerance = c.parse(options.tolerance or 0)
+  local before, rows
+  for i = 1, math.max(3, repeats) do
+    fn(i)
+    collect()
+    if i == 2 then before, rows = c.stats(options.device), row_bytes(options.device) end
+  end
+  local after = c.stats(options.device)
+  if after.allocated - before.allocated > tolerance then
+    local row, by = largest_growth(rows, row_bytes(options.device))
+    error(core.error.new{ code = "FAILED_PRECONDITION", message =
+      ("memory is not flat: %s more after %d runs than after 2; most of it (%s): %s"):format(
+        c.format(after.allocated - before.allocated), repeats, c.format(by), row or "?") }, 0)
+  end
+  if after.nodes > before.nodes or after.tensors > before.tensors then
+    error(core.error.new{ code = "FAILED_PRECONDITION", message =
+      ("memory is not flat: %d more tensors and %d more tape nodes after %d runs than after 2")
+      :format(after.tensors - before.tensors, after.nodes - before.nodes, repeats) }, 0)
+  end
+end
+
+local function close(scope, ok, ...)
+  if not ok then
+    c.scope_pop(scope)
+    error((...), 0)
+  end
+  c.scope_pop(scope, ...)
+  return ...
+end
+
+--- Run fn(...). At its end, also by an error, every tensor handle made inside closes, but
+-- those returned (also inside tables) or passed to rl.keep. Parameters, optimizers and a
+-- live graph keep their own hold. Using a closed handle raises and names the scope.
+function memory.scope(fn, ...)
+  return close(c.scope_push(), pcall(fn, ...))
+end
+
+--- Take tensors out of the running scopes. Returns them.
+memory.keep = c.keep
+
+return memory

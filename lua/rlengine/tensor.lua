@@ -1,0 +1,198 @@
+--- Tensors: the methods and operators of a tensor, and the functions of `rl`.
+-- Most are rows of the engine's table of operations; what is composed of others is here.
+-- Each exists as a method and as `rl.f(t, ...)`.
+
+local core = require "rlengine.core"
+
+local tensor = {}
+for name, value in pairs(core.tensor) do
+  if type(value) == "function" then tensor[name] = value end
+end
+local field = tensor.field
+tensor.field = nil
+tensor.counts, tensor.version = nil, nil
+
+tensor.backward = core.autograd.backward
+tensor.requires_grad_ = core.autograd.requires_grad_
+
+local metatable = core.tensor.metatable
+
+-- Methods first: nearly every access is one. Functions of `rl` that make tensors are no
+-- methods.
+local methods = {}
+local constructors = {
+  tensor = true, from_bytes = true, empty = true, zeros = true, ones = true, full = true,
+  arange = true, linspace = true, eye = true, manual_seed = true, rand = true, randn = true,
+  randint = true, randperm = true, row_keys = true, cat = true, stack = true,
+  is_tensor = true,
+}
+
+metatable.__index = function(self, key)
+  local method = methods[key]
+  if method ~= nil then return method end
+  return field(self, key)
+end
+
+metatable.__add = tensor.add
+metatable.__sub = tensor.sub
+metatable.__mul = tensor.mul
+metatable.__div = tensor.div
+metatable.__pow = tensor.pow
+metatable.__mod = tensor.remainder
+metatable.__unm = tensor.neg
+metatable.__idiv = tensor.floor_divide
+metatable.__concat = function(a, b) return tostring(a) .. tostring(b) end
+
+--- Matrix products under the names PyTorch has for special cases.
+tensor.mm, tensor.mv, tensor.bmm = tensor.matmul, tensor.matmul, tensor.matmul
+
+--- Inner product of two vectors.
+function tensor.dot(a, b) return tensor.matmul(a, b) end
+
+--- Outer product of two vectors.
+function tensor.outer(a, b) return tensor.mul(tensor.unsqueeze(a, 2), tensor.unsqueeze(b, 1)) end
+
+--- Number of dimensions.
+tensor.ndim = tensor.dim
+
+local function count_along(t, dims)
+  if dims == nil then return tensor.numel(t) end
+  if type(dims) == "number" then return tensor.size(t, dims) end
+  local n = 1
+  for _, d in ipairs(dims) do n = n * tensor.size(t, d) end
+  return n
+end
+
+local function option(options, name, default, known)
+  if options == nil then return default end
+  for key in pairs(options) do
+    if not known[key] then
+      error(core.error.new{ code = "INVALID_ARGUMENT", message = ("unknown option \"%s\""):format(key) })
+    end
+  end
+  if options[name] == nil then return default end
+  return options[name]
+end
+
+local variance_options = { keepdim = true, correction = true }
+
+--- Variance along dims (nil: all). options: correction (1: divide by n - 1), keepdim.
+function tensor.var(t, dims, options)
+  if type(dims) == "table" and #dims == 0 then dims, options = nil, dims end
+  local correction = option(options, "correction", 1, variance_options)
+  local keepdim = option(options, "keepdim", false, variance_options)
+  local centred = t - tensor.mean(t, dims, true)
+  return tensor.sumsq(centred, dims, keepdim) / math.max(0, count_along(t, dims) - correction)
+end
+
+--- Standard deviation; as var.
+function tensor.std(t, dims, options) return tensor.sqrt(tensor.var(t, dims, options)) end
+
+--- p-norm along dims (nil: all); p is 2 by default, 1 or math.huge.
+function tensor.norm(t, p, dims, keepdim)
+  p = p or 2
+  if p == 2 then return tensor.sqrt(tensor.sumsq(t, dims, keepdim)) end
+  local magnitude = tensor.abs(t)
+  if p == 1 then return tensor.sum(magnitude, dims, keepdim) end
+  if p == math.huge then return tensor.amax(magnitude, dims, keepdim) end
+  return tensor.sum(magnitude ^ p, dims, keepdim) ^ (1 / p)
+end
+
+--- The k largest along dim (the last by default), in order: values, indices (from 0).
+function tensor.topk(t, k, dim, largest)
+  local values, indices = tensor.sort(t, dim or -1, largest ~= false)
+  return tensor.narrow(values, dim or -1, 1, k), tensor.narrow(indices, dim or -1, 1, k)
+end
+
+--- A list of views of `size` along dim (1 by default); the last may be smaller.
+function tensor.split(t, size, dim)
+  dim = dim or 1
+  if type(size) ~= "number" or size < 1 then
+    error(core.error.new{ code = "INVALID_ARGUMENT", message = "split: the size must be at least 1" })
+  end
+  local parts, total, start = {}, tensor.size(t, dim), 1
+  while start <= total do
+    parts[#parts + 1] = tensor.narrow(t, dim, start, math.min(size, total - start + 1))
+    start = start + size
+  end
+  return parts
+end
+
+--- About `count` views of equal size along dim (1 by default).
+function tensor.chunk(t, count, dim)
+  return tensor.split(t, math.max(1, math.ceil(tensor.size(t, dim or 1) / count)), dim)
+end
+
+local function like(constructor)
+  return function(t, options)
+    local full = { dtype = t.dtype, device = t.device }
+    for key, value in pairs(options or {}) do full[key] = value end
+    return constructor(t.shape, full)
+  end
+end
+
+tensor.zeros_like = like(tensor.zeros)
+tensor.ones_like = like(tensor.ones)
+tensor.empty_like = like(tensor.empty)
+tensor.rand_like = like(tensor.rand)
+tensor.randn_like = like(tensor.randn)
+
+--- A tensor of t's shape, dtype and device filled with value.
+function tensor.full_like(t, value, options)
+  local full = { dtype = t.dtype, device = t.device }
+  for key, v in pairs(options or {}) do full[key] = v end
+  return tensor.full(t.shape, value, full)
+end
+
+--- A copy on the CPU, or t itself.
+function tensor.cpu(t) return tensor.to(t, "cpu") end
+
+--- A copy on the first CUDA device, or t itself.
+function tensor.cuda(t) return tensor.to(t, "cuda") end
+
+--- Casts under PyTorch's names.
+function tensor.float(t) return tensor.to(t, "f32") end
+function tensor.double(t) return tensor.to(t, "f64") end
+function tensor.long(t) return tensor.to(t, "i64") end
+function tensor.int(t) return tensor.to(t, "i32") end
+function tensor.bool(t) return tensor.to(t, "bool") end
+
+--- The dtype of t's elements as another tensor's.
+function tensor.type_as(t, other) return tensor.to(t, other.dtype) end
+
+--- Largest absolute and relative difference stay within the tolerances: a boolean.
+function tensor.allclose(a, b, rtol, atol)
+  local bound = tensor.abs(b) * (rtol or 1e-5) + (atol or 1e-8)
+  local close = tensor.le(tensor.abs(a - b), bound)
+  return tensor.all(tensor.logical_or(close, tensor.eq(a, b))):item()
+end
+
+--- Same shape, dtype and elements: a boolean.
+function tensor.equal(a, b)
+  if a.dtype ~= b.dtype or tensor.dim(a) ~= tensor.dim(b) then return false end
+  local sa, sb = a.shape, b.shape
+  for i = 1, #sa do if sa[i] ~= sb[i] then return false end end
+  if tensor.numel(a) == 0 then return true end
+  return tensor.all(tensor.eq(a, b)):item()
+end
+
+local pointer_types = { f32 = "float", f64 = "double", i32 = "int32_t", i64 = "int64_t",
+  u8 = "uint8_t", bool = "uint8_t" }
+local ffi_ok, ffi = pcall(require, "ffi")
+
+--- The elements as an FFI pointer (LuaJIT; contiguous, on the CPU), valid while t lives.
+function tensor.ffi(t)
+  if not ffi_ok then
+    error(core.error.new{ code = "FAILED_PRECONDITION", message = "ffi needs LuaJIT" })
+  end
+  return ffi.cast(pointer_types[t.dtype] .. " *", tensor.pointer(t))
+end
+
+for name, fn in pairs(tensor) do
+  if not constructors[name] then methods[name] = fn end
+end
+
+--- The methods of a tensor, to add one's own.
+tensor.methods = methods
+
+return tensor
