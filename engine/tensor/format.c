@@ -144,7 +144,8 @@ static void print_row(printer *p, int64_t offset, int indent)
     put(p->out, "[");
     for (int64_t i = 0; i < n; i++) {
         if (!shown(p, last, i)) {
-            if (!skipped) put(p->out, ",  ...");
+            if (skipped) continue;
+            put(p->out, ",  ...");
             skipped = true;
             column += 6;
             continue;
