@@ -30,3 +30,17 @@ foreach(source IN LISTS golden)
   target_link_libraries(${name} PRIVATE rle_flags rlengine_static)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/golden)
 endforeach()
+
+# The module for the other Luas, where their headers are: <build>/lua5.1/rlengine/core.so.
+if(NOT RLE_LUA_INCLUDE_DIR AND NOT RLE_SANITIZE)
+  foreach(version 5.1 5.4)
+    pkg_check_modules(PUC${version} lua${version})
+    if(PUC${version}_FOUND)
+      rle_lua_module(rle_lua${version} rlengine_module_lua${version} lua${version}
+        "${PUC${version}_INCLUDE_DIRS}")
+    else()
+      message(STATUS "Lua ${version} was not found: no module for it is built "
+        "(apt install liblua${version}-dev)")
+    endif()
+  endforeach()
+endif()

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "lua/lua_internal.h"
+#include "lua/lua_module.h"
 
 #define RLE_PROGRAM "rlengine"
 

@@ -10,6 +10,8 @@
  * owns the Lua state. lua_sethook is made for being called from a signal handler. */
 #include "cli/cli_internal.h"
 
+#include "base/context.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -34,16 +34,44 @@ static bool stdin_ready(void)
     return poll(&p, 1, 0) > 0;
 }
 
+/* The rpc layer's wait, in protected mode: it runs handlers. */
+static int pump(lua_State *L)
+{
+    lua_pushboolean(L, rle_lua_rpc_pump(L, wait_fd));
+    return 1;
+}
+
+/* Wait until wait_fd is readable or a signal has come. False: the rpc layer noticed
+ * Ctrl-C before us. */
+static bool wait_once(lua_State *L)
+{
+    if (rle_lua_rpc_pump) {
+        lua_pushcfunction(L, pump);
+        if (rle_cli_call(L, 0, 1) != 0) {
+            bool interrupted = rle_cli_failed_by_interrupt();
+            if (interrupted)
+                lua_pop(L, 1);
+            else
+                rle_cli_report(L);
+            return !interrupted;
+        }
+        bool served = lua_toboolean(L, -1);
+        lua_pop(L, 1);
+        if (served) return true;
+    }
+    struct pollfd p = {.fd = wait_fd, .events = POLLIN};
+    poll(&p, 1, -1); /* EINTR: the caller looks */
+    return true;
+}
+
 rle_wait_result rle_cli_wait_input(lua_State *L)
 {
-    (void)L;
     for (;;) {
         rle_signals got = rle_cli_take_signals();
         if (got.interrupt) return RLE_WAIT_INTERRUPT;
         if (got.other) return RLE_WAIT_SIGNAL;
         if (wait_fd < 0 || stdin_ready()) return RLE_WAIT_INPUT;
-        struct pollfd p = {.fd = wait_fd, .events = POLLIN};
-        if (poll(&p, 1, -1) < 0 && errno != EINTR) return RLE_WAIT_INPUT;
+        if (!wait_once(L)) return RLE_WAIT_INTERRUPT;
     }
 }
 

@@ -14,6 +14,7 @@
 #define RLE_LUA_INTERNAL_H
 
 #include "lua/lua_compat.h"
+#include "lua/lua_module.h"
 
 #include "base/context.h"
 #include "base/status.h"
@@ -45,15 +46,8 @@ static inline void rle_lua_check(lua_State *L, rle_status status)
 /* Raise an error object with a formatted message. Never returns. */
 int rle_lua_fail(lua_State *L, rle_status code, const char *fmt, ...) RLE_PRINTF(3, 4);
 
-/* Push a new error object {code, message, where, traceback} without raising it.
- * `level`: the Lua stack level whose line is `where` (1 = caller of the C function). */
-void rle_lua_push_error(lua_State *L, rle_status code, const char *message, int level);
-
 /* True for chunk names (lua_Debug.source) of the engine's own Lua files. */
 bool rle_lua_is_own_source(const char *source);
-
-/* True when the value at idx is an error object (of rle_lua_push_error). */
-bool rle_lua_is_error(lua_State *L, int idx);
 
 /* ---- tables of options ---- */
 
@@ -95,7 +89,6 @@ void rle_lua_scope_remove(struct rle_lua_handle *h);
 void rle_lua_pay_debt(lua_State *L);
 
 /* ---- one opener a layer; weak while the layers arrive ---- */
-#define RLE_WEAK __attribute__((weak))
 void rle_lua_open_error(lua_State *L);
 RLE_WEAK void rle_lua_open_device(lua_State *L);
 RLE_WEAK void rle_lua_open_memory(lua_State *L);
@@ -107,7 +100,5 @@ RLE_WEAK void rle_lua_open_env(lua_State *L);
 RLE_WEAK void rle_lua_open_rpc(lua_State *L);
 RLE_WEAK void rle_lua_open_io(lua_State *L);
 RLE_WEAK void rle_lua_open_launch(lua_State *L);
-
-int luaopen_rlengine_core(lua_State *L);
 
 #endif

@@ -1,0 +1,29 @@
+/* lua_module.h - what the program takes from the Lua side of the engine.
+ *
+ * All of it runs on the thread that owns the Lua state. */
+#ifndef RLE_LUA_MODULE_H
+#define RLE_LUA_MODULE_H
+
+#include <stdbool.h>
+
+#include "base/status.h"
+#include "lua/lua_compat.h"
+
+#define RLE_WEAK __attribute__((weak))
+
+/* The module `rlengine.core`: returns its table. */
+int luaopen_rlengine_core(lua_State *L);
+
+/* Push a new error object {code, message, where, traceback} without raising it.
+ * `level`: the Lua stack level whose line is `where` (1 = caller of the C function). */
+void rle_lua_push_error(lua_State *L, rle_status code, const char *message, int level);
+
+/* True when the value at idx is an error object (of rle_lua_push_error). */
+bool rle_lua_is_error(lua_State *L, int idx);
+
+/* Serve remote calls until descriptor `fd` is readable or a signal arrives, then return
+ * true; false at once when this process has no worker (no rpc.init), so that the caller
+ * waits by itself. May raise. The prompt waits for keys in it. */
+RLE_WEAK bool rle_lua_rpc_pump(lua_State *L, int fd);
+
+#endif
