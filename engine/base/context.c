@@ -9,8 +9,10 @@
 volatile _Atomic int rle_interrupted;
 rle_rng rle_default_rng;
 
+/* The module is a shared object: initial-exec spares the call that finds a thread's copy.
+ * Such space is scarce (some hundred bytes), so only the pointer has it. */
 static _Thread_local rle_context fallback;
-static _Thread_local rle_context *current;
+static _Thread_local rle_context *current __attribute__((tls_model("initial-exec")));
 
 static const char *const owner_names[RLE_OWNER_COUNT] = {
     "tensors", "weights", "gradients", "optimizer", "graph", "env", "rpc", "workspace"};
@@ -43,41 +45,53 @@ rle_context *rle_context_switch(rle_context *c)
     return before;
 }
 
-/* ---- sites: open addressing over a growing array of names ----
+/* ---- sites: open addressing over a growing array of lines ----
  *
  * Only the thread that owns the Lua state interns; other threads only read names of sites
  * they were given, which never move because each name is its own block. */
 
 enum { SITE_MAX = 1 << 16 };
 
+typedef struct site {
+    char *name; /* "source:line" */
+    uint32_t hash;
+    int line;
+    uint32_t source_length; /* of `name` */
+} site;
+
 static struct {
-    char **name;     /* [count + 1], index 0 unused */
-    uint32_t *hash;  /* of each site */
+    site *item;      /* [capacity + 1], index 0 unused */
     uint32_t *slots; /* site numbers, 0 = empty */
     uint32_t count, capacity, slot_count;
 } sites;
 
-static uint32_t site_hash(const char *source, int line)
+/* Eight bytes at a time: sources are paths of some dozens of bytes, hashed for every
+ * tensor that is made. */
+static uint32_t site_hash(const char *source, size_t length, int line)
 {
-    uint32_t h = 2166136261u ^ (uint32_t)line * 2654435761u;
-    for (; *source; source++) h = (h ^ (unsigned char)*source) * 16777619u;
-    return h;
+    uint64_t h = (uint64_t)(uint32_t)line * 0x9E3779B97F4A7C15u + length;
+    for (; length >= 8; source += 8, length -= 8) {
+        uint64_t word;
+        memcpy(&word, source, 8);
+        h = (h ^ word) * 0xff51afd7ed558ccdu;
+        h ^= h >> 32;
+    }
+    for (; length; source++, length--) h = (h ^ (unsigned char)*source) * 0x100000001b3u;
+    h *= 0xff51afd7ed558ccdu;
+    return (uint32_t)(h >> 32);
 }
 
 static bool site_grow(void)
 {
     uint32_t capacity = sites.capacity ? sites.capacity * 2 : 256;
     if (capacity > SITE_MAX) return false;
-    char **name = rle_realloc(sites.name, (capacity + 1) * sizeof *name);
-    if (!name) return false;
-    sites.name = name;
-    uint32_t *hash = rle_realloc(sites.hash, (capacity + 1) * sizeof *hash);
-    if (!hash) return false;
-    sites.hash = hash;
+    site *item = rle_realloc(sites.item, (capacity + 1) * sizeof *item);
+    if (!item) return false;
+    sites.item = item;
     uint32_t *slots = rle_calloc(capacity * 2, sizeof *slots);
     if (!slots) return false;
     for (uint32_t s = 1; s <= sites.count; s++) {
-        uint32_t i = sites.hash[s] & (capacity * 2 - 1);
+        uint32_t i = item[s].hash & (capacity * 2 - 1);
         while (slots[i]) i = (i + 1) & (capacity * 2 - 1);
         slots[i] = s;
     }
@@ -88,40 +102,39 @@ static bool site_grow(void)
     return true;
 }
 
+static bool site_is(const site *s, uint32_t hash, const char *source, size_t length, int line)
+{
+    return s->hash == hash && s->line == line && s->source_length == length &&
+           memcmp(s->name, source, length) == 0;
+}
+
 uint32_t rle_site_intern(const char *source, int line)
 {
-    char name[256];
-    uint32_t h = site_hash(source, line);
-    uint32_t i = 0;
-    bool formatted = false;
+    size_t length = strlen(source);
+    uint32_t h = site_hash(source, length, line), i = 0;
     if (sites.slot_count) {
         for (i = h & (sites.slot_count - 1); sites.slots[i];
-             i = (i + 1) & (sites.slot_count - 1)) {
-            uint32_t s = sites.slots[i];
-            if (sites.hash[s] != h) continue;
-            if (!formatted) snprintf(name, sizeof name, "%s:%d", source, line);
-            formatted = true;
-            if (strcmp(sites.name[s], name) == 0) return s;
-        }
+             i = (i + 1) & (sites.slot_count - 1))
+            if (site_is(&sites.item[sites.slots[i]], h, source, length, line))
+                return sites.slots[i];
     }
     if (sites.count == sites.capacity) {
         if (!site_grow()) return 0;
         for (i = h & (sites.slot_count - 1); sites.slots[i];)
             i = (i + 1) & (sites.slot_count - 1);
     }
-    if (!formatted) snprintf(name, sizeof name, "%s:%d", source, line);
-    char *copy = rle_strdup(name);
-    if (!copy) return 0;
+    char *name = rle_malloc(length + 16);
+    if (!name) return 0;
+    snprintf(name, length + 16, "%s:%d", source, line);
     uint32_t s = ++sites.count;
-    sites.name[s] = copy;
-    sites.hash[s] = h;
+    sites.item[s] = (site){name, h, line, (uint32_t)length};
     sites.slots[i] = s;
     return s;
 }
 
-const char *rle_site_name(uint32_t site)
+const char *rle_site_name(uint32_t number)
 {
-    return site && site <= sites.count ? sites.name[site] : "?";
+    return number && number <= sites.count ? sites.item[number].name : "?";
 }
 
 uint32_t rle_site_count(void)

@@ -1,10 +1,38 @@
 /* status.c - codes, their names, and the thread's last message. */
 #include "base/status.h"
 
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-static _Thread_local char message[2048];
+enum { MESSAGE_SIZE = 2048 };
+
+/* The text lies outside thread-local storage, which is scarce in a module that is opened at
+ * run time. A thread's buffer is made at its first failure and freed when it ends; when
+ * there is no memory for one, threads share `spare`. */
+static _Thread_local char *slot;
+static char spare[MESSAGE_SIZE];
+static pthread_key_t slot_key;
+static pthread_once_t slot_once = PTHREAD_ONCE_INIT;
+
+static void make_key(void)
+{
+    pthread_key_create(&slot_key, free);
+}
+
+static char *own_slot(void)
+{
+    if (slot) return slot;
+    pthread_once(&slot_once, make_key);
+    char *fresh = malloc(MESSAGE_SIZE);
+    if (!fresh || pthread_setspecific(slot_key, fresh) != 0) {
+        free(fresh);
+        return spare;
+    }
+    fresh[0] = 0;
+    return slot = fresh;
+}
 
 static const char *const names[RLE_STATUS_COUNT] = {
     "OK",
@@ -29,9 +57,9 @@ static const char *const names[RLE_STATUS_COUNT] = {
 rle_status rle_failv(rle_status code, const char *fmt, va_list args)
 {
     /* The arguments may point into the old message, so format beside it first. */
-    char fresh[sizeof message];
+    char fresh[MESSAGE_SIZE];
     vsnprintf(fresh, sizeof fresh, fmt, args);
-    memcpy(message, fresh, strlen(fresh) + 1);
+    memcpy(own_slot(), fresh, strlen(fresh) + 1);
     return code;
 }
 
@@ -46,7 +74,7 @@ rle_status rle_fail(rle_status code, const char *fmt, ...)
 
 const char *rle_message(void)
 {
-    return message;
+    return slot ? slot : spare;
 }
 
 const char *rle_status_name(rle_status code)
