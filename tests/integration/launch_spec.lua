@@ -1,0 +1,429 @@
+-- rl.launch as a user meets it: whole programs, their output, their end.
+package.path = "tests/integration/?.lua;" .. package.path
+local support = require "launch_support"
+
+local runs = {}
+
+local function start(script, given)
+  local run = support.start(script, given)
+  runs[#runs + 1] = run
+  return run
+end
+
+local function run(script, given)
+  local started = start(script, given)
+  local code = started:wait()
+  return code, started:out(), started:err(), started
+end
+
+-- Whatever happened: no process and no private folder is left.
+local function nothing_is_left(started)
+  assert.is_true(support.eventually(function() return #started:processes() == 0 end, 2),
+    "processes are left")
+  assert.equal("", started:leftovers())
+end
+
+local function lines(text)
+  local list = {}
+  for line in text:gmatch "[^\n]+" do list[#list + 1] = line end
+  table.sort(list)
+  return list
+end
+
+-- The trainer waits for two observers that compute for ever without calling the engine.
+local endless = [[
+  local rl = require "rlengine"
+  local rpc = rl.rpc
+  rpc.register("compute", function() print "computing" while true do end end)
+  rl.launch {
+    observers_per_trainer = 2,
+    trainer = function(ctx)
+      local futures = {}
+      for i, name in ipairs(ctx.observers) do futures[i] = rpc.rpc_async(name, "compute") end
+      rpc.wait_all(futures)
+      print "not reached"
+    end,
+  }
+  print "not reached"
+]]
+
+local function start_endless()
+  local started = start(endless)
+  assert.is_true(started:says "obs_0_for_0 | computing", started:err())
+  assert.is_true(started:says "obs_1_for_0 | computing", started:err())
+  assert.equal(4, #started:processes())
+  return started
+end
+
+describe("rl.launch", function()
+  after_each(function()
+    for _, each in ipairs(runs) do
+      for _, process in ipairs(each:processes()) do each:signal("KILL", process.pid) end
+      each:remove()
+    end
+    runs = {}
+  end)
+
+  it("runs a trainer and its observers, and returns in the launcher alone", function()
+    local code, out, err, started = run([[
+      local rl = require "rlengine"
+      local args = rl.args{ word = {"none"} }
+      rl.launch {
+        observers_per_trainer = 2, args = args,
+        trainer = function(ctx)
+          print(ctx.role, ctx.name, ctx.rank, ctx.args.word, table.concat(ctx.observers, " "))
+          for _, name in ipairs(ctx.observers) do print(rl.rpc.rpc_sync(name, "square", 7)) end
+        end,
+        observer = function(ctx)
+          print(ctx.role, ctx.name, ctx.rank, ctx.index, ctx.trainer, ctx.args.word)
+          rl.rpc.register("square", function(x) return x * x end)
+          rl.rpc.serve()
+          print("told to end")
+        end,
+      }
+      print("after")
+    ]], { args = { "--word=given" } })
+    assert.equal("", err)
+    assert.equal(0, code)
+    assert.same({
+      "49", "49", "after",
+      "obs_0_for_0 | observer\tobs_0_for_0\t1\t0\tagent_0\tgiven",
+      "obs_0_for_0 | told to end",
+      "obs_1_for_0 | observer\tobs_1_for_0\t2\t1\tagent_0\tgiven",
+      "obs_1_for_0 | told to end",
+      "trainer\tagent_0\t0\tgiven\tobs_0_for_0 obs_1_for_0",
+    }, lines(out))
+    assert.equal("after\n", out:sub(-6))
+    nothing_is_left(started)
+  end)
+
+  it("gives every trainer observers of its own", function()
+    local code, out, err, started = run [[
+      local rl = require "rlengine"
+      local me
+      rl.rpc.register("who", function() return me.name, me.rank end)
+      rl.launch {
+        trainers = 2, observers_per_trainer = 2,
+        trainer = function(ctx)
+          for _, name in ipairs(ctx.observers) do
+            print(ctx.rank, ctx.trainers, name, rl.rpc.rpc_sync(name, "who"))
+          end
+        end,
+        observer = function(ctx) me = ctx rl.rpc.serve() end,
+      }
+    ]]
+    assert.equal("", err)
+    assert.equal(0, code)
+    assert.same({
+      "agent_0 | 0\t2\tobs_0_for_0\tobs_0_for_0\t2", "agent_0 | 0\t2\tobs_1_for_0\tobs_1_for_0\t3",
+      "agent_1 | 1\t2\tobs_0_for_1\tobs_0_for_1\t4", "agent_1 | 1\t2\tobs_1_for_1\tobs_1_for_1\t5",
+    }, lines(out))
+    nothing_is_left(started)
+  end)
+
+  it("prefixes all lines or none when told so", function()
+    local script = [[
+      local rl = require "rlengine"
+      rl.launch {
+        prefix = %s,
+        trainer = function(ctx) io.write("a\nb") rl.rpc.rpc_sync(ctx.observers[1], "speak") end,
+      }
+    ]]
+    local register = [[
+      require("rlengine").rpc.register("speak", function() io.stderr:write "spoken\n" end)
+    ]]
+    local _, out, err = run(register .. script:format "true")
+    assert.equal("agent_0 | a\nagent_0 | b\n", out)
+    assert.equal("obs_0_for_0 | spoken\n", err)
+    _, out, err = run(register .. script:format "false")
+    assert.equal("a\nb", out)
+    assert.equal("spoken\n", err)
+  end)
+
+  it("says where a trainer failed, ends the others and takes its exit code", function()
+    local code, out, err, started = run [[
+      local rl = require "rlengine"
+      rl.launch {
+        observers_per_trainer = 3,
+        trainer = function()
+          local nothing
+          return nothing.field
+        end,
+      }
+      print "not reached"
+    ]]
+    assert.equal(1, code)
+    assert.equal("", out)
+    assert.truthy(err:find("script.lua:6: attempt to index local 'nothing'", 1, true), err)
+    assert.truthy(err:find "stack traceback")
+    assert.truthy(err:find('\nrlengine: trainer "agent_0" failed (exit code 1)\n', 1, true), err)
+    nothing_is_left(started)
+  end)
+
+  it("takes an observer's own exit code", function()
+    local code, _, err, started = run [[
+      local rl = require "rlengine"
+      rl.rpc.register("leave", function() os.exit(7) end)
+      rl.launch {
+        trainer = function(ctx)
+          pcall(rl.rpc.rpc_sync, ctx.observers[1], "leave")
+          while true do end
+        end,
+      }
+    ]]
+    assert.equal(7, code)
+    assert.truthy(err:find('rlengine: observer "obs_0_for_0" failed (exit code 7)', 1, true), err)
+    nothing_is_left(started)
+  end)
+
+  it("raises instead of ending the launcher when told so", function()
+    local code, out, err, started = run [[
+      local rl = require "rlengine"
+      local ok, err = pcall(rl.launch, { exit = false, trainer = function() os.exit(5) end })
+      print(ok, err.code, err.message, err.exit_code, err.worker)
+    ]]
+    assert.equal(0, code)
+    assert.equal("", err)
+    assert.equal('false\tABORTED\ttrainer "agent_0" failed (exit code 5)\t5\tagent_0\n', out)
+    nothing_is_left(started)
+  end)
+
+  it("ends all when an observer is killed", function()
+    local started = start_endless()
+    started:signal("KILL", started:process "obs_1_for_0")
+    assert.equal(137, started:wait(5))
+    assert.truthy(started:err():find('rlengine: observer "obs_1_for_0" died (signal 9)', 1, true),
+      started:err())
+    assert.falsy(started:out():find "not reached")
+    nothing_is_left(started)
+  end)
+
+  it("ends all when the trainer is killed", function()
+    local started = start_endless()
+    started:signal("KILL", started:process "agent_0")
+    assert.equal(137, started:wait(5))
+    assert.truthy(started:err():find('rlengine: trainer "agent_0" died (signal 9)', 1, true))
+    nothing_is_left(started)
+  end)
+
+  for signal, code in pairs { INT = 130, TERM = 143, HUP = 129 } do
+    it("passes SIG" .. signal .. " on and ends as it would have", function()
+      local started = start_endless()
+      started:signal(signal)
+      assert.equal(code, started:wait(5))
+      assert.falsy(started:out():find "not reached")
+      assert.equal("", started:err()) -- nobody blames anybody
+      nothing_is_left(started)
+    end)
+  end
+
+  it("leaves no process when the launcher is killed", function()
+    local started = start_endless()
+    started:signal "KILL"
+    assert.equal(137, started:wait(5))
+    assert.is_true(support.eventually(function() return #started:processes() == 0 end, 2))
+  end)
+
+  for what, work in pairs {
+    ["in a call into the engine"] = 'local env = rl.env.make "CartPole-v1" while true do env:reset() end',
+    ["in a remote call"] = 'rl.rpc.rpc_sync(ctx.observers[1], "compute")',
+  } do
+    it("interrupts a trainer " .. what .. " and gives it the time it was promised", function()
+      local started = start(([[
+        local rl = require "rlengine"
+        rl.rpc.register("compute", function() print "computing" while true do end end)
+        rl.launch {
+          grace = 20,
+          trainer = function(ctx)
+            local saving = rl.rpc.rpc_async(ctx.observers[1], "compute")
+            local ok, err = pcall(function() WORK end)
+            print(ok, err.code)
+            local start = os.clock()
+            while os.clock() - start < 1.2 do end -- longer than without `grace`
+            print "saved"
+            os.exit(0)
+          end,
+        }
+      ]]):gsub("WORK", work))
+      assert.is_true(started:says "computing", started:err())
+      started:signal("TERM", started:process "agent_0")
+      assert.is_true(started:says "false\tCANCELLED", started:err())
+      assert.is_true(started:says "saved")
+      assert.equal(0, started:wait(5))
+      nothing_is_left(started)
+    end)
+  end
+
+  it("shows its token to nobody", function()
+    local code, out, err = run [[
+      local rl = require "rlengine"
+      local function secret_in(path)
+        local f = io.open(path, "rb")
+        local text = f:read "*a"
+        f:close()
+        return text:find "token" or text:find "HANDOFF_FD" or text:find(("%x"):rep(64))
+      end
+      rl.launch {
+        trainer = function(ctx)
+          print(secret_in "/proc/self/cmdline", os.getenv "RLENGINE_HANDOFF_FD")
+          local pipe = io.popen "ls -l /proc/self/fd /proc/$PPID/fd"
+          print(pipe:read "*a":find "handoff")
+          pipe:close()
+          pipe = io.popen("stat -c %a " .. ctx.folder)
+          print(pipe:read "*a")
+          pipe:close()
+        end,
+      }
+    ]]
+    assert.equal("", err)
+    assert.equal(0, code)
+    assert.equal("nil\tnil\nnil\n700\n\n", out)
+  end)
+
+  it("starts processes after files were opened and memory was used", function()
+    local code, out, err = run [[
+      local rl = require "rlengine"
+      local file = io.open("/dev/null")
+      local ballast = ("x"):rep(5e7)
+      rl.launch {
+        trainer = function()
+          local pipe = io.popen "ls -l /proc/$PPID/fd"
+          local _, count = pipe:read "*a":gsub("/dev/null", "")
+          pipe:close()
+          print(count)
+        end,
+      }
+      assert(#ballast == 5e7 and file)
+    ]]
+    assert.equal("", err)
+    assert.equal(0, code)
+    assert.equal("1\n", out) -- its own, opened by the script in this process, and no other
+  end)
+
+  it("runs one experiment after the other", function()
+    local code, out, err, started = run [[
+      local rl = require "rlengine"
+      for n = 1, 3 do
+        rl.launch { trainer = function(ctx) print(n, ctx.name, #ctx.observers) end }
+      end
+      print "after"
+    ]]
+    assert.equal("", err)
+    assert.equal(0, code)
+    assert.equal("1\tagent_0\t1\n2\tagent_0\t1\n3\tagent_0\t1\nafter\n", out)
+    nothing_is_left(started)
+  end)
+
+  it("runs a script given with -e", function()
+    local code, out, err = run([[
+      local rl = require "rlengine"
+      rl.launch { trainer = function(ctx) print(ctx.name) end }
+    ]], { text = "-e" })
+    assert.equal("", err)
+    assert.equal(0, code)
+    assert.equal("agent_0\n", out)
+  end)
+
+  if support.is_rlengine() then
+    it("runs a script given on standard input", function()
+      local code, out, err = run([[
+        local rl = require "rlengine"
+        rl.launch { trainers = 2, trainer = function(ctx) print(#ctx.observers) end }
+      ]], { text = "-" })
+      assert.equal("", err)
+      assert.equal(0, code)
+      assert.equal("agent_0 | 1\nagent_1 | 1\n", table.concat(lines(out), "\n") .. "\n")
+    end)
+  end
+
+  it("gives a single trainer the standard input", function()
+    local code, out = run([[
+      local rl = require "rlengine"
+      rl.launch { trainer = function() print(io.read()) end,
+        observer = function() print(io.read()) rl.rpc.serve() end }
+    ]], { stdin = "typed\n" })
+    assert.equal(0, code)
+    assert.same({ "obs_0_for_0 | nil", "typed" }, lines(out))
+  end)
+
+  it("tells when the script does not come to rl.launch again", function()
+    local code, _, err, started = run [[
+      local rl = require "rlengine"
+      if not os.getenv "RLE_TEST_AGAIN" then
+        package.loaded.ffi = require "ffi"
+        package.loaded.ffi.cdef "int setenv(const char *, const char *, int);"
+        package.loaded.ffi.C.setenv("RLE_TEST_AGAIN", "1", 1)
+        rl.launch { trainer = print }
+      end
+    ]]
+    assert.equal(1, code)
+    assert.truthy(err:find('trainer "agent_0" ended before it came to this rl.launch', 1, true), err)
+    nothing_is_left(started)
+  end)
+
+  it("refuses options that make no sense", function()
+    local rl = require "rlengine"
+    local function message(given)
+      local ok, err = pcall(rl.launch, given)
+      assert.is_false(ok)
+      assert.equal("INVALID_ARGUMENT", err.code)
+      return err.message
+    end
+    assert.equal("rl.launch: the option trainer, a function, is missing", message {})
+    assert.equal("rl.launch: the option trainer, a function, is missing", message(nil))
+    assert.equal('rl.launch: unknown option "observers"; did you mean "observer"?',
+      message { trainer = print, observers = 2 })
+    assert.equal("rl.launch: trainers must be a whole number from 1, got 0",
+      message { trainer = print, trainers = 0 })
+    assert.equal("rl.launch: observers_per_trainer must be a whole number from 0, got 1.5",
+      message { trainer = print, observers_per_trainer = 1.5 })
+    assert.equal('rl.launch: option "args" must be a table, got string',
+      message { trainer = print, args = "x" })
+  end)
+
+  it("cannot be called where it was called already", function()
+    local code, out = run [[
+      local rl = require "rlengine"
+      rl.launch { trainer = function()
+        local ok, err = pcall(rl.launch, { trainer = print })
+        print(ok, err.code)
+      end }
+    ]]
+    assert.equal(0, code)
+    assert.equal("false\tFAILED_PRECONDITION\n", out)
+  end)
+end)
+
+describe("rl.args in a program", function()
+  after_each(function()
+    for _, each in ipairs(runs) do each:remove() end
+    runs = {}
+  end)
+
+  local script = [[
+    local rl = require "rlengine"
+    local args = rl.args{ episodes = {500, "episodes to run"} }
+    print(args.episodes, args[1])
+  ]]
+
+  it("reads the script's arguments", function()
+    local code, out = run(script, { args = { "--episodes=3", "word" } })
+    assert.equal(0, code)
+    assert.equal("3\tword\n", out)
+  end)
+
+  it("ends with 0 after --help", function()
+    local code, out, err = run(script, { args = { "--help" } })
+    assert.equal(0, code)
+    assert.equal("", err)
+    assert.truthy(out:find "^usage: %S+ %S+script.lua %[options%]\n\n  %-%-episodes INTEGER  episodes to run")
+  end)
+
+  it("ends with 2 after a wrong word", function()
+    local code, out, err = run(script, { args = { "--epsiodes=3" } })
+    assert.equal(2, code)
+    assert.equal("", out)
+    assert.truthy(err:find("script.lua: unknown option --epsiodes; did you mean --episodes? "
+      .. "(--help lists the options)", 1, true), err)
+  end)
+end)
