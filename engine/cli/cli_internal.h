@@ -13,7 +13,8 @@
 #define RLE_PROGRAM "rlengine"
 
 /* Registry field for rl.launch, which starts the same program again: a table with `argv`
- * (from 0) and, when the script came on standard input, its text as `source`. */
+ * (from 0); when the script came on standard input, its text as `source`; `prompt` (true)
+ * once the interactive prompt has begun. */
 #define RLE_CLI_PROGRAM "rlengine.program"
 
 /* Exit codes beyond Lua's own 0 and 1. */

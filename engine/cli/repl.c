@@ -130,6 +130,10 @@ void rle_cli_prompt(lua_State *L)
     lua_pushliteral(L, "rlengine.cli.prompt");
     lua_call(L, 1, 1);
     int prompt_table = top + 1;
+    lua_getfield(L, LUA_REGISTRYINDEX, RLE_CLI_PROGRAM);
+    lua_pushboolean(L, 1);
+    lua_setfield(L, -2, "prompt");
+    lua_pop(L, 1);
     wait_open();
 
     bool edit = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) &&

@@ -7,6 +7,7 @@
 -- policy is expected (`rl.cleanup.policy` makes one of it). `run` returns how many bytes of
 -- the device's memory went back to the system, and counts `runs` and `freed`.
 
+local memory = require "rlengine.memory"
 local options = require "rlengine.options"
 
 local cleanup = {}
@@ -47,7 +48,7 @@ end
 local function clean(given, device)
   if given.collect ~= false then collectgarbage() end
   if given.empty_cache == false then return 0 end
-  return require("rlengine.memory").empty_cache(device)
+  return memory.empty_cache(device)
 end
 
 --- At the end of every episode, or of every nth. Options: empty_cache (true), collect (true),
@@ -63,22 +64,6 @@ function cleanup.per_episode(given)
   end, "per episode")
 end
 
-local units = { B = 1, KiB = 2 ^ 10, MiB = 2 ^ 20, GiB = 2 ^ 30, TiB = 2 ^ 40,
-  KB = 1e3, MB = 1e6, GB = 1e9, TB = 1e12 }
-
---- Bytes of a number or of a text such as "64MiB", "1.5 GiB", "10MB".
-function cleanup.bytes(size)
-  if type(size) == "number" and size >= 0 then return size end
-  local number, unit = tostring(size):match("^%s*([%d.]+)%s*(%a*)%s*$")
-  number, unit = tonumber(number), units[unit == "" and "B" or unit]
-  if not number or not unit then
-    options.fail("INVALID_ARGUMENT",
-      'a size is a number of bytes or a text such as "64MiB" or "1.5GiB", not %s',
-      type(size) == "string" and '"' .. size .. '"' or tostring(size))
-  end
-  return number * unit
-end
-
 --- When the device has reserved more than `above` from the system. Options: above (needed),
 -- empty_cache (true), collect (true).
 function cleanup.on_pressure(given)
@@ -87,9 +72,9 @@ function cleanup.on_pressure(given)
   if given.above == nil then
     options.fail("INVALID_ARGUMENT", 'rl.cleanup.on_pressure: above = "1GiB" is missing')
   end
-  local above = cleanup.bytes(given.above)
+  local above = memory.parse(given.above)
   return cleanup.policy(function(stats)
-    local reserved = stats.reserved or require("rlengine.memory").reserved(stats.device)
+    local reserved = stats.reserved or memory.reserved(stats.device)
     if reserved <= above then return nil end
     return clean(given, stats.device)
   end, "on pressure")

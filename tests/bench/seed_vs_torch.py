@@ -2,7 +2,7 @@
 on the same machine, and print steps per second, the time from the start of the program to
 its first finished episode, the resident memory of each process, and the ratios.
 
-    python tests/bench/seed_vs_torch.py --observers 2 --seconds 10 [--program build/bin/rlengine]
+    python tests/bench/seed_vs_torch.py --observers 2 --seconds 10 [--program build/rlengine]
 
 Needs the packages torch and gymnasium (only for PyTorch's side; --skip-torch leaves it out).
 """
@@ -92,7 +92,7 @@ def main():
     parser.add_argument("--observers", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--repeat", type=int, default=3, help="runs of ours; the best counts")
-    parser.add_argument("--program", default=os.environ.get("RLENGINE", "build/bin/rlengine"))
+    parser.add_argument("--program", default=os.environ.get("RLENGINE", "build/rlengine"))
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--skip-torch", action="store_true")
     args = parser.parse_args()

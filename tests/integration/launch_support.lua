@@ -30,7 +30,7 @@ support.capture = capture
 function support.program()
   local wanted = os.getenv "RLENGINE"
   if wanted then return wanted end
-  if read "build/bin/rlengine" then return "build/bin/rlengine" end
+  if read "build/rlengine" then return "build/rlengine" end
   return "luajit"
 end
 

@@ -71,17 +71,45 @@ describe("rl.cleanup", function()
     end
   end)
 
-  it("reads sizes", function()
-    assert.equal(64 * 2 ^ 20, cleanup.bytes "64MiB")
-    assert.equal(1.5 * 2 ^ 30, cleanup.bytes "1.5 GiB")
-    assert.equal(1e7, cleanup.bytes "10MB")
-    assert.equal(12, cleanup.bytes "12")
-    assert.equal(0, cleanup.bytes(0))
-    for _, wrong in ipairs { "many", "1.2.3MiB", "5 apples", -1, true } do
-      local ok, err = pcall(cleanup.bytes, wrong)
-      assert.is_false(ok)
-      assert.equal("INVALID_ARGUMENT", err.code)
-    end
+  it("collects and gives the cache back at the end of an episode", function()
+    local policy = cleanup.per_episode { every = 2 }
+    local garbage = rl.zeros(1000, 1000)
+    local held = rl.memory.allocated()
+    assert.is_true(held >= 4e6)
+    garbage = nil -- luacheck: ignore
+    assert.equal(0, policy:run { episode = 1 })
+    assert.equal(held, rl.memory.allocated())
+    assert.is_true(policy:run { episode = 2 } >= 4e6)
+    assert.is_true(rl.memory.allocated() <= held - 4e6)
+    assert.equal(1, policy.runs)
+    assert.equal("cleanup per episode (1 runs, " .. policy.freed .. " bytes freed)", tostring(policy))
+  end)
+
+  it("collects or empties the cache alone when told so", function()
+    local held = rl.zeros(1000, 1000)
+    local before = rl.memory.reserved()
+    held:free()
+    assert.equal(0, cleanup.per_episode { empty_cache = false }:run {})
+    assert.equal(before, rl.memory.reserved())
+    local alive = rl.memory.allocated()
+    local garbage = rl.zeros(10) -- luacheck: ignore
+    garbage = nil -- luacheck: ignore
+    assert.is_true(cleanup.per_episode { collect = false }:run {} >= 4e6)
+    assert.is_true(rl.memory.allocated() > alive)
+  end)
+
+  it("acts under pressure and leaves the rest alone", function()
+    local policy = cleanup.on_pressure { above = "3MiB" }
+    rl.memory.empty_cache()
+    collectgarbage()
+    rl.memory.empty_cache()
+    policy:run {}
+    assert.equal(0, policy.runs)
+    rl.zeros(1000, 1000):free()
+    assert.is_true(policy:run {} >= 4e6)
+    assert.equal(1, policy.runs)
+    policy:run { reserved = 4 * 2 ^ 20 }
+    assert.equal(2, policy.runs)
   end)
 
   it("refuses what is no policy", function()
@@ -91,6 +119,7 @@ describe("rl.cleanup", function()
       assert.equal("INVALID_ARGUMENT", err.code)
     end
     assert.is_false(pcall(cleanup.on_pressure, {}))
+    assert.is_false(pcall(cleanup.on_pressure, { above = "5 apples" }))
     assert.is_false(pcall(cleanup.per_episode, { empty_cash = true }))
   end)
 end)
