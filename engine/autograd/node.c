@@ -173,6 +173,16 @@ static unsigned needed_saves(const rle_op *op, rle_tensor *const *in, int nin,
     return saves;
 }
 
+/* A value that the operation itself is about to overwrite: kept as a copy. */
+static rle_status save_copy(rle_node *n, int slot, rle_tensor *t)
+{
+    rle_tensor *copy;
+    RLE_TRY(rle_op_clone(t, &copy));
+    rle_status status = save(n, slot, copy, false);
+    rle_tensor_release(copy);
+    return status;
+}
+
 /* A node for op(in), with inputs saved; the output is attached afterwards. `self` is the
  * tensor that will get the node (in-place), or NULL: it must not hold itself. */
 static rle_status record(const rle_op *op, rle_tensor *const *in, int nin,
@@ -203,7 +213,7 @@ static rle_status record(const rle_op *op, rle_tensor *const *in, int nin,
     unsigned saves = needed_saves(op, in, nin, args);
     for (int i = 0; i < nin && i < 3; i++) {
         if (!(saves >> i & 1)) continue;
-        rle_status status = save(n, i, in[i], in[i] == self);
+        rle_status status = in[i] == self ? save_copy(n, i, in[i]) : save(n, i, in[i], false);
         if (status != RLE_OK) {
             rle_node_release(n);
             return status;
