@@ -129,7 +129,7 @@ typedef struct rle_device_ops {
     /* gin = gout * d unary(x)/dx with x = input, y = output of the forward pass; either may
      * be NULL when the kind does not need it (exp, sqrt, rsqrt, reciprocal, tanh, sigmoid,
      * expm1 and relu need y only; the others x). At a kink: relu'(0) = 0, abs'(0) = 0;
-     * clamp passes the gradient for low <= x <= high. May alias gout. */
+     * clamp passes the gradient for low < x < high. May alias gout. */
     rle_status (*unary_backward)(rle_unary_kind kind, const rle_array *gin,
                                  const rle_array *gout, const rle_array *x,
                                  const rle_array *y, double p0, double p1);

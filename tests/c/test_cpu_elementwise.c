@@ -145,7 +145,7 @@ static double grad_reference(rle_unary_kind kind, double x, double y, double lo,
     case RLE_UNARY_SIGMOID: return y * (1 - y);
     case RLE_UNARY_SOFTPLUS: return 1 / (1 + exp(-x));
     case RLE_UNARY_RELU: return y > 0;
-    case RLE_UNARY_CLAMP: return x >= lo && x <= hi;
+    case RLE_UNARY_CLAMP: return x > lo && x < hi;
     default: return 0;
     }
 }

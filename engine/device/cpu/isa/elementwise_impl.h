@@ -100,7 +100,7 @@ GRAD(tanh, g *(1 - s * s))
 GRAD(sigmoid, g *(1 - s) * s)
 GRAD(softplus, g *M(sigmoid)(s))
 GRAD(relu, s <= 0 ? 0 : g)
-GRAD(clamp, ((s >= lo) & (s <= hi)) ? g : 0)
+GRAD(clamp, ((s > lo) & (s < hi)) ? g : 0)
 
 const rle_cpu_grad K(rle_grad)[RLE_UNARY_COUNT] = {
     [RLE_UNARY_NEG] = grad_neg,         [RLE_UNARY_ABS] = grad_abs,
