@@ -8,7 +8,7 @@
 
 #include "base/mem.h"
 
-static const char contexts_key, current_key;
+static const char contexts_key, current_key, module_key;
 
 static int context_gc(lua_State *L)
 {
@@ -94,8 +94,12 @@ static void open_into(lua_State *L, const char *name, void (*open)(lua_State *))
     lua_setfield(L, -2, name);
 }
 
+/* Opened twice in one state (package.loaded was cleared) the module is the same table:
+ * metatables must not change under objects that exist. */
 __attribute__((visibility("default"))) int luaopen_rlengine_core(lua_State *L)
 {
+    rle_rawgetp(L, LUA_REGISTRYINDEX, &module_key);
+    if (lua_istable(L, -1)) return 1;
     lua_newtable(L);
     lua_newtable(L);
     lua_pushliteral(L, "k");
@@ -116,5 +120,7 @@ __attribute__((visibility("default"))) int luaopen_rlengine_core(lua_State *L)
     open_into(L, "rpc", rle_lua_open_rpc);
     open_into(L, "io", rle_lua_open_io);
     open_into(L, "launch", rle_lua_open_launch);
+    lua_pushvalue(L, -1);
+    rle_rawsetp(L, LUA_REGISTRYINDEX, &module_key);
     return 1;
 }

@@ -200,6 +200,7 @@ static int op_join(lua_State *L)
                             what, luaL_typename(L, 1));
     int n = (int)lua_rawlen(L, 1);
     if (n == 0) return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%s: the table is empty", what);
+    lua_settop(L, 2);
     rle_tensor **in = lua_newuserdata(L, (size_t)n * sizeof *in);
     for (int i = 0; i < n; i++) {
         lua_rawgeti(L, 1, i + 1);
