@@ -76,9 +76,11 @@ end
 
 local variance_options = { keepdim = true, correction = true }
 
---- Variance along dims (nil: all). options: correction (1: divide by n - 1), keepdim.
+--- Variance along dims (nil: all). options: correction (1: divide by n - 1), keepdim; or
+-- keepdim alone, as a boolean.
 function tensor.var(t, dims, options)
   if type(dims) == "table" and #dims == 0 then dims, options = nil, dims end
+  if type(options) == "boolean" then options = { keepdim = options } end
   local correction = option(options, "correction", 1, variance_options)
   local keepdim = option(options, "keepdim", false, variance_options)
   local centred = t - tensor.mean(t, dims, true)
@@ -91,7 +93,13 @@ function tensor.std(t, dims, options) return tensor.sqrt(tensor.var(t, dims, opt
 --- p-norm along dims (nil: all); p is 2 by default, 1 or math.huge.
 function tensor.norm(t, p, dims, keepdim)
   p = p or 2
-  if p == 2 then return tensor.sqrt(tensor.sumsq(t, dims, keepdim)) end
+  if p == 2 then
+    local s = tensor.sumsq(t, dims, keepdim)
+    if not s.requires_grad then return tensor.sqrt(s) end
+    -- the root has no slope at 0, the norm is given 0 there
+    local zero = tensor.eq(s, 0)
+    return tensor.where(zero, 0, tensor.sqrt(tensor.where(zero, 1, s)))
+  end
   local magnitude = tensor.abs(t)
   if p == 1 then return tensor.sum(magnitude, dims, keepdim) end
   if p == math.huge then return tensor.amax(magnitude, dims, keepdim) end
@@ -104,9 +112,23 @@ function tensor.topk(t, k, dim, largest)
   return tensor.narrow(values, dim or -1, 1, k), tensor.narrow(indices, dim or -1, 1, k)
 end
 
---- A list of views of `size` along dim (1 by default); the last may be smaller.
+--- A list of views of `size` along dim (1 by default); the last may be smaller. Or a table
+-- of sizes, which must add up.
 function tensor.split(t, size, dim)
   dim = dim or 1
+  if type(size) == "table" then
+    local parts, start = {}, 1
+    for i, n in ipairs(size) do
+      parts[i] = tensor.narrow(t, dim, start, n)
+      start = start + n
+    end
+    if start ~= tensor.size(t, dim) + 1 then
+      error(core.error.new{ code = "INVALID_ARGUMENT",
+        message = ("split: the sizes add up to %d, dimension %d has %d"):format(start - 1, dim,
+          tensor.size(t, dim)) })
+    end
+    return parts
+  end
   if type(size) ~= "number" or size < 1 then
     error(core.error.new{ code = "INVALID_ARGUMENT", message = "split: the size must be at least 1" })
   end
@@ -122,6 +144,36 @@ end
 function tensor.chunk(t, count, dim)
   return tensor.split(t, math.max(1, math.ceil(tensor.size(t, dim or 1) / count)), dim)
 end
+
+--- A list of the parts of t along dim (1 by default), without that dimension.
+function tensor.unbind(t, dim)
+  dim = dim or 1
+  local parts = {}
+  for i = 1, tensor.size(t, dim) do parts[i] = tensor.select(t, dim, i) end
+  return parts
+end
+
+--- Dimension dim as several, of the given sizes; one may be -1.
+function tensor.unflatten(t, dim, sizes)
+  local shape, all = t.shape, {}
+  if dim < 0 then dim = #shape + 1 + dim end
+  for i, n in ipairs(shape) do
+    if i == dim then
+      for _, m in ipairs(sizes) do all[#all + 1] = m end
+    else
+      all[#all + 1] = n
+    end
+  end
+  return tensor.reshape(t, all)
+end
+
+--- t with `value` where mask (bool, broadcast) is true.
+function tensor.masked_fill(t, mask, value)
+  return tensor.where(mask, value, t)
+end
+
+--- t plus the product of two matrices.
+function tensor.addmm(t, a, b) return t + tensor.matmul(a, b) end
 
 local function like(constructor)
   return function(t, options)
