@@ -25,6 +25,7 @@ local aliases = {
   no_grad = { "autograd", "no_grad" }, enable_grad = { "autograd", "enable_grad" },
   is_grad_enabled = { "autograd", "is_grad_enabled" },
   scope = { "memory", "scope" }, keep = { "memory", "keep" },
+  save = { "io", "save" }, load = { "io", "load" },
 }
 
 local function load_tensor_functions()

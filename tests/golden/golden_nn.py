@@ -190,10 +190,10 @@ def optimizers(path):
     def tensor_line(head, t):
         return "%s%s %s" % (head, shape(t), values(t))
     for k, v in start.items():
-        lines.append(tensor_line("start %s " % k, v.to(torch.float32)))
+        lines.append(tensor_line("start %s " % k, v))
     for s in range(STEPS):
         for k, v in grads[s].items():
-            lines.append(tensor_line("gradient %d %s " % (s + 1, k), v.to(torch.float32)))
+            lines.append(tensor_line("gradient %d %s " % (s + 1, k), v))
     settings = [
         ("SGD", {"lr": 0.1}), ("SGD", {"lr": 0.1, "momentum": 0.9}),
         ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
@@ -247,7 +247,7 @@ def safetensors_files(folder):
         "na\u00efve \"name\"\\": torch.tensor([1.0]),
     }
     path = os.path.join(folder, "reference.safetensors")
-    safetensors.torch.save_file(tensors, path, metadata={"made by": "safetensors", "note": "\u00e9\n"})
+    safetensors.torch.save_file(tensors, path, metadata={"note": "\u00e9\n"})
     with open(os.path.join(folder, "reference.safetensors.txt"), "w", encoding="utf-8") as out:
         for name, t in sorted(tensors.items()):
             dtype = {"torch." + k: v for k, v in [
