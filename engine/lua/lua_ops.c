@@ -195,6 +195,7 @@ static int op_join(lua_State *L)
     rle_lua_enter(L);
     rle_op_id id = upvalue_op(L);
     const char *what = rle_ops[id].name;
+    lua_settop(L, 2);
     if (!lua_istable(L, 1))
         return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%s: expected a table of tensors, got %s",
                             what, luaL_typename(L, 1));
