@@ -35,7 +35,8 @@ rle_status rle_op_random(rle_random_kind kind, rle_tensor *t, double p0, double 
         RLE_TRY(rle_tensor_new(rle_tensor_device(t), d, t->a.ndim, t->a.shape, &apart));
         target = apart;
     }
-    uint64_t words = (uint64_t)rle_tensor_numel(t) + 1;
+    uint64_t words = (uint64_t)rle_tensor_numel(t);
+    if (kind == RLE_RANDOM_NORMAL) words += words & 1; /* they come in pairs */
     rle_rng at = draw_words(words * (d == RLE_F64 || p1 - p0 > 0x1p32 ? 2 : 1));
     rle_status status = rle_tensor_ops(t)->random(kind, &target->a, &at, p0, p1);
     if (status == RLE_OK && apart) status = rle_tensor_ops(t)->copy(&t->a, &apart->a);
