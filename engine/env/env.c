@@ -2,7 +2,6 @@
  * functions of one environment. */
 #include "env/env.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -91,12 +90,6 @@ rle_pcg64 *rle_env_rng(rle_env *e)
 
 /* ---- what can be wrong ---- */
 
-/* "step 12": the step being made. */
-static long long this_step(const rle_env *e)
-{
-    return (long long)e->elapsed + 1;
-}
-
 static rle_status nan_found(rle_env *e, const char *what, int64_t i)
 {
     long long step = (long long)e->elapsed;
@@ -130,24 +123,28 @@ static rle_status no_episode(const rle_env *e)
                     e->ops->id);
 }
 
-static rle_status bad_action(const rle_env *e, const void *action, int64_t i)
+rle_status rle_env_bad_action(const rle_space *s, const char *id, int64_t step,
+                              const void *action, int64_t i)
 {
-    const rle_space *s = e->ops->action_space;
     char space[256];
     rle_space_describe(s, space, sizeof space);
     if (s->kind == RLE_SPACE_DISCRETE)
         return rle_fail(RLE_INVALID_ARGUMENT,
-                        "%s: step %lld: action %" PRId64
-                        " is not in %s: it must be an integer "
-                        "from %" PRId64 " to %" PRId64,
-                        e->ops->id, this_step(e), *(const int64_t *)action, space,
-                        s->start, s->start + s->n - 1);
-    return rle_fail(
-        RLE_INVALID_ARGUMENT,
-        "%s: step %lld: element %lld of the action is %g, which is not in %s: it "
-        "must be from %g to %g",
-        e->ops->id, this_step(e), (long long)i + 1, rle_element_get(s->dtype, action, i),
-        space, rle_space_low(s, i), rle_space_high(s, i));
+                        "%s: step %lld: action %lld is not in %s: it must be an integer from "
+                        "%lld to %lld",
+                        id, (long long)step, (long long)*(const int64_t *)action, space,
+                        (long long)s->start, (long long)(s->start + s->n - 1));
+    return rle_fail(RLE_INVALID_ARGUMENT,
+                    "%s: step %lld: element %lld of the action is %g, which is not in %s: it "
+                    "must be from %g to %g",
+                    id, (long long)step, (long long)i + 1,
+                    rle_element_get(s->dtype, action, i), space, rle_space_low(s, i),
+                    rle_space_high(s, i));
+}
+
+static rle_status bad_action(const rle_env *e, const void *action, int64_t i)
+{
+    return rle_env_bad_action(e->ops->action_space, e->ops->id, e->elapsed + 1, action, i);
 }
 
 rle_status rle_env_may_step(const rle_env *e, const void *action)

@@ -5,9 +5,9 @@
  *              observation; the next step ignores that row's action, resets the row and
  *              returns the first observation, reward 0 and `was_reset` true. Such a row
  *              is no transition: leave it out of what is learnt from.
- *   SAME_STEP  the step that ends an episode resets the row at once: the row's
- *              observation is the first of the new episode, the last of the old one is
- *              in `final_obs`.
+ *   SAME_STEP  the step that ends an episode resets the row at once: `obs` then has the
+ *              first observation of the new episode. `final_obs` has, in every row, what
+ *              followed the action: the last observation where an episode ended.
  *   DISABLED   nothing resets by itself; a step with a row that has ended is an error.
  *              Reset such rows with a mask.
  * In each mode the final observation is available: bootstrap a truncated episode from it.
@@ -30,8 +30,7 @@ typedef enum {
 /* Where a step writes; all arrays have one row for each environment. */
 typedef struct rle_vecstep {
     void *obs;
-    void *final_obs; /* SAME_STEP only, else may be NULL: rows whose episode ended in this
-                        step; the others are left alone */
+    void *final_obs; /* SAME_STEP only, else may be NULL */
     float *reward;
     bool *terminated, *truncated;
     bool *was_reset; /* NEXT_STEP: the row was reset instead of stepped; else false */

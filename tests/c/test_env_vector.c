@@ -74,11 +74,12 @@ static void rows_equal_single_environments(rle_autoreset mode)
                 assert_true(a.reward[i] == 1.0f);
                 assert_int_equal(a.terminated[i], step.terminated);
                 assert_int_equal(a.truncated[i], step.truncated);
+                if (mode == RLE_AUTORESET_SAME_STEP)
+                    assert_memory_equal(a.final_obs[i], obs[i], sizeof obs[i]);
                 if (step.terminated || step.truncated) {
                     ends++;
                     truncations += step.truncated;
                     if (mode == RLE_AUTORESET_SAME_STEP) {
-                        assert_memory_equal(a.final_obs[i], obs[i], sizeof obs[i]);
                         assert_int_equal(rle_env_reset(single[i], NULL, obs[i]), RLE_OK);
                     } else {
                         over[i] = true;
