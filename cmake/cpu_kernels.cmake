@@ -1,6 +1,6 @@
 # The CPU kernels are compiled once per instruction set; device/cpu picks at run time.
 # All three give the same bits: every sum has a fixed order and every fused multiply-add
-# is written out. Without FMA instructions (baseline) libm's fmaf does it, slowly.
+# is written out. Without FMA instructions (baseline) double precision imitates it, slowly.
 # Clang would warn where a loop marked as free of dependencies stays scalar (pow): not here.
 file(GLOB kernel_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/device/cpu/isa/*.c)
 file(GLOB cpu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/device/cpu/*.c)

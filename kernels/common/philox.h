@@ -65,7 +65,7 @@ RLE_HD static inline rle_philox_block rle_philox_keyed(uint64_t seed, uint64_t k
 /* Uniform in [0, 1): the upper 24 bits, exact in f32. */
 RLE_HD static inline float rle_uniform_f32(uint32_t w)
 {
-    return (float)(w >> 8) * 0x1p-24f;
+    return (float)(int32_t)(w >> 8) * 0x1p-24f;
 }
 
 /* Uniform in [0, 1) with 53 bits from two words. */

@@ -20,6 +20,38 @@
         }                                                                                \
     }
 
+/* sin (turn 0) or cos (turn 1). A stretch without large arguments goes without branches. */
+#define STRETCH 128
+static void trig_run(REAL *out, const REAL *in, int64_t n, int turn)
+{
+    for (int64_t i = 0; i < n; i += STRETCH, in += STRETCH, out += STRETCH) {
+        int64_t count = rle_min64(n - i, STRETCH);
+        int large = 0;
+        for (int64_t k = 0; k < count; k++)
+            large |= !(LIBM(fabs)(in[k]) < (REAL)RLE_TRIG_LIMIT);
+        if (large) {
+            for (int64_t k = 0; k < count; k++) out[k] = turn ? M(cos)(in[k]) : M(sin)(in[k]);
+        } else {
+            RLE_IVDEP
+            for (int64_t k = 0; k < count; k++) out[k] = M(trig_near_0)(in[k], turn);
+        }
+    }
+}
+
+static void map_sin(void *out, const void *in, int64_t n, double p0, double p1)
+{
+    (void)p0;
+    (void)p1;
+    trig_run(out, in, n, 0);
+}
+
+static void map_cos(void *out, const void *in, int64_t n, double p0, double p1)
+{
+    (void)p0;
+    (void)p1;
+    trig_run(out, in, n, 1);
+}
+
 MAP(neg, REAL, -x)
 MAP(abs, REAL, LIBM(fabs)(x))
 MAP(sign, REAL, (x > 0 ? (REAL)1 : (REAL)0) - (x < 0 ? (REAL)1 : (REAL)0))
@@ -31,8 +63,6 @@ MAP(sqrt, REAL, LIBM(sqrt)(x))
 MAP(rsqrt, REAL, 1 / LIBM(sqrt)(x))
 MAP(square, REAL, x *x)
 MAP(reciprocal, REAL, 1 / x)
-MAP(sin, REAL, M(sin)(x))
-MAP(cos, REAL, M(cos)(x))
 MAP(tanh, REAL, M(tanh)(x))
 MAP(sigmoid, REAL, M(sigmoid)(x))
 MAP(softplus, REAL, M(softplus)(x))
@@ -94,8 +124,33 @@ GRAD(sqrt, g / (2 * s))
 GRAD(rsqrt, (REAL)-0.5 * g * (s * s * s))
 GRAD(square, g *(2 * s))
 GRAD(reciprocal, -g *(s * s))
-GRAD(sin, g *M(cos)(s))
-GRAD(cos, g * -M(sin)(s))
+static void grad_sin(void *out_, const void *gout_, const void *saved_, int64_t n, double p0,
+                     double p1)
+{
+    REAL *out = out_, slope[STRETCH];
+    const REAL *gout = gout_, *saved = saved_;
+    (void)p0;
+    (void)p1;
+    for (int64_t i = 0; i < n; i += STRETCH) {
+        int64_t count = rle_min64(n - i, STRETCH);
+        trig_run(slope, saved + i, count, 1);
+        for (int64_t k = 0; k < count; k++) out[i + k] = gout[i + k] * slope[k];
+    }
+}
+
+static void grad_cos(void *out_, const void *gout_, const void *saved_, int64_t n, double p0,
+                     double p1)
+{
+    REAL *out = out_, slope[STRETCH];
+    const REAL *gout = gout_, *saved = saved_;
+    (void)p0;
+    (void)p1;
+    for (int64_t i = 0; i < n; i += STRETCH) {
+        int64_t count = rle_min64(n - i, STRETCH);
+        trig_run(slope, saved + i, count, 0);
+        for (int64_t k = 0; k < count; k++) out[i + k] = gout[i + k] * -slope[k];
+    }
+}
 GRAD(tanh, g *(1 - s * s))
 GRAD(sigmoid, g *(1 - s) * s)
 GRAD(softplus, g *M(sigmoid)(s))
@@ -171,8 +226,8 @@ ZIP(sub, REAL, a - b)
 ZIP(mul, REAL, a *b)
 ZIP(div, REAL, a / b)
 ZIP(pow, REAL, M(pow)(a, b))
-ZIP(maximum, REAL, ((a > b) | (a != a)) ? a : b)
-ZIP(minimum, REAL, ((a < b) | (a != a)) ? a : b)
+ZIP(maximum, REAL, ((a >= b) | (a != a)) ? a : b)
+ZIP(minimum, REAL, ((a <= b) | (a != a)) ? a : b)
 ZIP(atan2, REAL, M(atan2)(a, b))
 ZIP(remainder, REAL, remainder_of(a, b))
 ZIP(floor_div, REAL, floor_div_of(a, b))
