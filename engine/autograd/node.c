@@ -11,7 +11,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 enum { POOL_MAX = 0 };
 #else
-enum { POOL_MAX = 1024 };
+enum { POOL_MAX = 4096 };
 #endif
 
 static void *pool[POOL_MAX + 1];

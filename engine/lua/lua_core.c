@@ -21,7 +21,8 @@ static int context_gc(lua_State *L)
 static uint32_t resolve_site(rle_context *c)
 {
     lua_Debug ar;
-    for (int level = 0; lua_getstack(c->lua, level, &ar); level++) {
+    /* Level 0 is the C function that entered the engine. */
+    for (int level = 1; lua_getstack(c->lua, level, &ar); level++) {
         lua_getinfo(c->lua, "Sl", &ar);
         if (ar.currentline > 0 && !rle_lua_is_own_source(ar.source))
             return rle_site_intern(ar.short_src, ar.currentline);

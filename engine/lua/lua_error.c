@@ -49,8 +49,8 @@ static char own_prefix[512];
 
 bool rle_lua_is_own_source(const char *source)
 {
-    if (strncmp(source, "=rlengine/", 10) == 0) return true;
-    return own_prefix[0] && strncmp(source, own_prefix, strlen(own_prefix)) == 0;
+    if (source[0] == '=') return strncmp(source, "=rlengine/", 10) == 0;
+    return source[0] == '@' && own_prefix[0] && strncmp(source, own_prefix, strlen(own_prefix)) == 0;
 }
 
 /* error.own_sources(prefix): chunk names that begin with `prefix` are the engine's. */

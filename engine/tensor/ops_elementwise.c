@@ -49,6 +49,7 @@ static rle_status result(const char *what, rle_device *dev, rle_dtype dtype, int
                          const int64_t *shape, rle_tensor **out, rle_tensor **t)
 {
     if (!*out) return rle_tensor_new(dev, dtype, ndim, shape, t);
+    /* In place. */
     rle_array want = {.dtype = dtype, .ndim = ndim};
     memcpy(want.shape, shape, (size_t)ndim * sizeof *shape);
     char have[128], need[128];
@@ -131,9 +132,27 @@ static rle_dtype binary_dtype(rle_binary_kind kind, rle_dtype common)
     return common;
 }
 
+/* Two tensors of one float dtype and one shape need no rules: most pairs are such. */
+static bool alike(const rle_tensor *a, const rle_tensor *b)
+{
+    return a->a.dtype == b->a.dtype && rle_dtype_is_float(a->a.dtype) &&
+           same_shape(&a->a, b->a.ndim, b->a.shape);
+}
+
+static rle_status binary_alike(rle_binary_kind kind, rle_tensor *a, rle_tensor *b,
+                               rle_tensor **out)
+{
+    rle_dtype dtype = rle_binary_gives_bool(kind) ? RLE_BOOL : a->a.dtype;
+    rle_tensor *r;
+    RLE_TRY(result(binary_names[kind], rle_tensor_device(a), dtype, a->a.ndim, a->a.shape, out,
+                   &r));
+    return finish(rle_tensor_ops(a)->binary(kind, &r->a, &a->a, &b->a), r, out);
+}
+
 rle_status rle_op_binary(rle_binary_kind kind, rle_tensor *a, rle_tensor *b, rle_tensor **out)
 {
     RLE_TRY(rle_same_device(binary_names[kind], a, b));
+    if (alike(a, b)) return binary_alike(kind, a, b, out);
     rle_dtype dtype = binary_dtype(kind, rle_promote(a->a.dtype, b->a.dtype));
     /* A number as a 0-d tensor does not lift a tensor of its own kind, as in PyTorch. */
     if (a->a.ndim && !b->a.ndim && rle_dtype_is_float(a->a.dtype))

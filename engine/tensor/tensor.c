@@ -12,7 +12,7 @@
 #if defined(__SANITIZE_ADDRESS__)
 enum { POOL_MAX = 0 }; /* let the sanitizer see every use after release */
 #else
-enum { POOL_MAX = 1024 };
+enum { POOL_MAX = 4096 };
 #endif
 
 typedef struct pool {
