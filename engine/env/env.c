@@ -129,22 +129,24 @@ rle_status rle_env_bad_action(const rle_space *s, const char *id, int64_t step,
     char space[256];
     rle_space_describe(s, space, sizeof space);
     if (s->kind == RLE_SPACE_DISCRETE)
-        return rle_fail(RLE_INVALID_ARGUMENT,
-                        "%s: step %lld: action %lld is not in %s: it must be an integer from "
-                        "%lld to %lld",
-                        id, (long long)step, (long long)*(const int64_t *)action, space,
-                        (long long)s->start, (long long)(s->start + s->n - 1));
-    return rle_fail(RLE_INVALID_ARGUMENT,
-                    "%s: step %lld: element %lld of the action is %g, which is not in %s: it "
-                    "must be from %g to %g",
-                    id, (long long)step, (long long)i + 1,
-                    rle_element_get(s->dtype, action, i), space, rle_space_low(s, i),
-                    rle_space_high(s, i));
+        return rle_fail(
+            RLE_INVALID_ARGUMENT,
+            "%s: step %lld: action %lld is not in %s: it must be an integer from "
+            "%lld to %lld",
+            id, (long long)step, (long long)*(const int64_t *)action, space,
+            (long long)s->start, (long long)(s->start + s->n - 1));
+    return rle_fail(
+        RLE_INVALID_ARGUMENT,
+        "%s: step %lld: element %lld of the action is %g, which is not in %s: it "
+        "must be from %g to %g",
+        id, (long long)step, (long long)i + 1, rle_element_get(s->dtype, action, i),
+        space, rle_space_low(s, i), rle_space_high(s, i));
 }
 
 static rle_status bad_action(const rle_env *e, const void *action, int64_t i)
 {
-    return rle_env_bad_action(e->ops->action_space, e->ops->id, e->elapsed + 1, action, i);
+    return rle_env_bad_action(e->ops->action_space, e->ops->id, e->elapsed + 1, action,
+                              i);
 }
 
 rle_status rle_env_may_step(const rle_env *e, const void *action)

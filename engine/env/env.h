@@ -94,8 +94,9 @@ rle_status rle_env_step(rle_env *e, const void *action, void *obs, rle_step *out
 /* What rle_env_step checks before it moves anything, alone. */
 rle_status rle_env_may_step(const rle_env *e, const void *action);
 
-/* INVALID_ARGUMENT for an action whose element i is outside the space (of rle_space_outside),
- * with that message: also for environments that are not run by a handle. */
+/* INVALID_ARGUMENT for an action whose element i is outside the space (of
+ * rle_space_outside), with that message: also for environments that are not run by a
+ * handle. */
 rle_status rle_env_bad_action(const rle_space *s, const char *id, int64_t step,
                               const void *action, int64_t i);
 

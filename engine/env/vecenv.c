@@ -140,7 +140,8 @@ static rle_status step_row(rle_vecenv *v, int64_t i, const char *action,
     out->was_reset[i] = reset;
     if (v->mode != RLE_AUTORESET_SAME_STEP) return RLE_OK;
     memcpy((char *)out->final_obs + (size_t)i * v->obs_bytes, obs, v->obs_bytes);
-    return step.terminated || step.truncated ? rle_env_reset(v->rows[i], NULL, obs) : RLE_OK;
+    return step.terminated || step.truncated ? rle_env_reset(v->rows[i], NULL, obs)
+                                             : RLE_OK;
 }
 
 rle_status rle_vecenv_step(rle_vecenv *v, const void *actions, const rle_vecstep *out)

@@ -1,10 +1,10 @@
-/* lua_env.c - environments of the C engine for lua/rlengine/env: handles, and the checks of
- * values that environments written in Lua share with them.
+/* lua_env.c - environments of the C engine for lua/rlengine/env: handles, and the checks
+ * of values that environments written in Lua share with them.
  *
- * A handle is a userdata that holds one reference to an rle_env; closing gives it up early.
- * lua/rlengine/env/ wraps it. Observations are fresh tensors at each call, so what a script
- * keeps never changes; step_into writes into a tensor of the script's, and the functions of
- * the FFI view (below) write into plain memory of LuaJIT's. */
+ * A handle is a userdata that holds one reference to an rle_env; closing gives it up
+ * early. lua/rlengine/env/ wraps it. Observations are fresh tensors at each call, so what
+ * a script keeps never changes; step_into writes into a tensor of the script's, and the
+ * functions of the FFI view (below) write into plain memory of LuaJIT's. */
 #include "lua/lua_env.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@
 #define HANDLE_MAGIC 0x726c652e456e7630u
 
 typedef struct handle {
-    uint64_t magic; /* tells a handle from other userdata, faster than its metatable would */
+    uint64_t magic; /* tells a handle from other userdata, faster than a metatable */
     rle_env *env;   /* NULL once closed */
     const rle_space *observations, *actions;
 } handle;
@@ -81,7 +81,8 @@ static int env_close(lua_State *L)
     return 0;
 }
 
-/* env.state(handle) -> "closed", "not reset", "running" or "ended"; steps of the episode */
+/* env.state(handle) -> "closed", "not reset", "running" or "ended"; steps of the
+ * episode */
 static int env_state(lua_State *L)
 {
     static const char *const names[] = {"not reset", "running", "ended"};
@@ -130,13 +131,16 @@ static rle_status read_action(lua_State *L, int idx, const rle_space *s, const c
     rle_status status = rle_lua_read_value(L, idx, s, out);
     if (status == RLE_OK) return RLE_OK;
     if (s->kind == RLE_SPACE_DISCRETE)
-        return rle_fail(status, "%s: step %lld: action %s", id, (long long)step, rle_message());
+        return rle_fail(status, "%s: step %lld: action %s", id, (long long)step,
+                        rle_message());
     char space[256];
-    return rle_fail(status, "%s: step %lld: the action must be in %s: %s", id, (long long)step,
-                    rle_space_describe(s, space, sizeof space), rle_message());
+    return rle_fail(status, "%s: step %lld: the action must be in %s: %s", id,
+                    (long long)step, rle_space_describe(s, space, sizeof space),
+                    rle_message());
 }
 
-/* The action at index 2, in `small` or, when it is large, in a userdata that is pushed. */
+/* The action at index 2, in `small` or, when it is large, in a userdata that is
+ * pushed. */
 static const void *check_action(lua_State *L, handle *h, double small[16])
 {
     void *action = small;
@@ -171,8 +175,8 @@ static int env_reset(lua_State *L)
     return 1;
 }
 
-/* Environments of the C engine have nothing to say in `info`. A new table at each step would
- * take a fifth of its time, so all get one, which cannot be written to. */
+/* Environments of the C engine have nothing to say in `info`. A new table at each step
+ * would take a fifth of its time, so all get one, which cannot be written to. */
 static int no_info_newindex(lua_State *L)
 {
     return rle_lua_fail(L, RLE_FAILED_PRECONDITION,
@@ -223,7 +227,8 @@ static int env_step(lua_State *L)
 static rle_tensor *check_target(lua_State *L, int idx, const rle_space *s)
 {
     rle_tensor *t = rle_lua_check_tensor(L, idx);
-    bool same = s->kind == RLE_SPACE_BOX && t->a.dtype == s->dtype && t->a.ndim == s->ndim;
+    bool same =
+        s->kind == RLE_SPACE_BOX && t->a.dtype == s->dtype && t->a.ndim == s->ndim;
     for (int i = 0; same && i < s->ndim; i++) same = t->a.shape[i] == s->shape[i];
     if (!same) {
         char array[100], space[256];
@@ -261,7 +266,8 @@ static int env_step_into(lua_State *L)
 
 /* ---- for environments written in Lua ---- */
 
-/* env.observation(space, value, id, step) -> number or fresh tensor; step 0 is the reset. */
+/* env.observation(space, value, id, step) -> number or fresh tensor; step 0 is the
+ * reset. */
 static int env_observation(lua_State *L)
 {
     rle_lua_enter(L);
@@ -274,23 +280,27 @@ static int env_observation(lua_State *L)
         int64_t v;
         rle_status status = rle_lua_read_value(L, 2, s, &v);
         if (status != RLE_OK)
-            return rle_lua_fail(L, status, "%s: %s: observation %s", id, when, rle_message());
+            return rle_lua_fail(L, status, "%s: %s: observation %s", id, when,
+                                rle_message());
         rle_lua_push_value(L, s, &v);
         return 1;
     }
     rle_tensor *t = rle_lua_push_env_tensor(L, s->dtype, s->ndim, s->shape);
     rle_status status = rle_lua_read_value(L, 2, s, t->a.data);
     if (status != RLE_OK)
-        return rle_lua_fail(L, status, "%s: %s: the observation must be in %s: %s", id, when,
-                            rle_space_describe(s, space, sizeof space), rle_message());
+        return rle_lua_fail(L, status, "%s: %s: the observation must be in %s: %s", id,
+                            when, rle_space_describe(s, space, sizeof space),
+                            rle_message());
     int64_t bad = rle_first_nan(s->dtype, t->a.data, rle_space_numel(s));
     if (bad >= 0)
-        return rle_lua_fail(L, RLE_INTERNAL, "%s: %s: element %lld of the observation is NaN",
-                            id, when, (long long)bad + 1);
+        return rle_lua_fail(L, RLE_INTERNAL,
+                            "%s: %s: element %lld of the observation is NaN", id, when,
+                            (long long)bad + 1);
     return 1;
 }
 
-/* env.action(space, value, id, step) -> the action as a number or (nested) table of numbers */
+/* env.action(space, value, id, step) -> the action as a number or (nested) table of
+ * numbers */
 static int env_action(lua_State *L)
 {
     rle_lua_enter(L);
@@ -339,7 +349,8 @@ static rle_status view_step(handle *h, double action, void *obs, rle_step *out)
     int64_t choice = fabs(action) <= 0x1p53 ? (int64_t)action : INT64_MIN;
     if (action != (double)choice)
         return rle_fail(RLE_INVALID_ARGUMENT, "%s: step %lld: action %.14g is no integer",
-                        rle_env_kind(h->env)->id, (long long)rle_env_elapsed(h->env) + 1, action);
+                        rle_env_kind(h->env)->id, (long long)rle_env_elapsed(h->env) + 1,
+                        action);
     return rle_env_step(h->env, &choice, obs, out);
 }
 
@@ -349,8 +360,8 @@ static rle_status view_step_box(handle *h, const void *action, void *obs, rle_st
     return rle_env_step(h->env, action, obs, out);
 }
 
-/* env.view(handle) -> the handle and the functions above as light userdata: handle, reset,
- * step, step_box; elements and dtype of an observation and of an action */
+/* env.view(handle) -> the handle and the functions above as light userdata: handle,
+ * reset, step, step_box; elements and dtype of an observation and of an action */
 static int env_view(lua_State *L)
 {
     rle_lua_enter(L);
@@ -375,17 +386,12 @@ static int env_raise(lua_State *L)
 }
 
 static const luaL_Reg env_functions[] = {
-    {"new", env_new},
-    {"close", env_close},
-    {"state", env_state},
-    {"kinds", env_kinds},
-    {"reset", env_reset},
-    {"observation", env_observation},
-    {"action", env_action},
-    {"warn", env_warn},
-    {"view", env_view},
-    {"raise", env_raise},
-    {NULL, NULL},
+    {"new", env_new},       {"close", env_close},
+    {"state", env_state},   {"kinds", env_kinds},
+    {"reset", env_reset},   {"observation", env_observation},
+    {"action", env_action}, {"plain", rle_lua_env_plain},
+    {"warn", env_warn},     {"view", env_view},
+    {"raise", env_raise},   {NULL, NULL},
 };
 
 void rle_lua_open_env(lua_State *L)

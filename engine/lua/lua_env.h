@@ -1,5 +1,6 @@
 /* lua_env.h - what the bindings of environments share (lua_env.c, lua_env_space.c,
- * lua_env_vector.c): spaces as userdata, and values of spaces to and from Lua.
+ * lua_env_value.c, lua_env_vector.c): spaces as userdata, values of spaces to and from
+ * Lua.
  *
  * In Lua a value of a Discrete space is a number, a value of a Box a tensor; scripts may
  * also hand over tables of numbers, or a number for a Box of one element, and tensors of
@@ -28,10 +29,14 @@ rle_status rle_lua_read_value(lua_State *L, int idx, const rle_space *s, void *o
 void rle_lua_push_value(lua_State *L, const rle_space *s, const void *value);
 /* Push `value` as a number or as nested tables of numbers. */
 void rle_lua_push_plain(lua_State *L, const rle_space *s, const void *value);
+/* env.plain(space, value) -> the same of a value that a script hands over; the bounds are
+ * not checked. */
+int rle_lua_env_plain(lua_State *L);
 /* Push an uninitialised tensor on the CPU, counted as an environment's. */
 struct rle_tensor *rle_lua_push_env_tensor(lua_State *L, rle_dtype dtype, int ndim,
                                            const int64_t *shape);
-/* "-1", "\"left\"", "nil", "a table", "a f32[4] tensor": the value at idx for a message. */
+/* "-1", "\"left\"", "nil", "a table", "a f32[4] tensor": the value at idx for a
+ * message. */
 char *rle_lua_describe_value(lua_State *L, int idx, char *out, size_t size);
 
 /* The seed at idx: an integer from 0; raises naming `what`. False for nil and none. */

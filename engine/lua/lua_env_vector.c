@@ -7,7 +7,7 @@
 #include "tensor/tensor.h"
 
 typedef struct handle {
-    rle_vecenv *v; /* NULL once closed */
+    rle_vecenv *v;                     /* NULL once closed */
     rle_space obs_batch, action_batch; /* N values as one; bounds are not used */
 } handle;
 
@@ -31,16 +31,18 @@ static handle *check_handle(lua_State *L)
 static rle_status batch_of(const rle_space *s, int64_t n, rle_space *out)
 {
     if (s->ndim == RLE_MAX_DIMS)
-        return rle_fail(RLE_INVALID_ARGUMENT, "a vector needs one dimension more, and there "
-                        "may be %d", RLE_MAX_DIMS);
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "a vector needs one dimension more, and there "
+                        "may be %d",
+                        RLE_MAX_DIMS);
     *out = (rle_space){.kind = RLE_SPACE_BOX, .dtype = s->dtype, .ndim = s->ndim + 1};
     out->shape[0] = n;
     memcpy(out->shape + 1, s->shape, (size_t)s->ndim * sizeof *s->shape);
     return rle_space_check(out);
 }
 
-/* env.vector_new(id, n, limit or nil, mode) -> handle, observation space, action space (of
- * one environment) */
+/* env.vector_new(id, n, limit or nil, mode) -> handle, observation space, action space
+ * (of one environment) */
 static int vector_new(lua_State *L)
 {
     rle_lua_enter(L);
@@ -49,7 +51,8 @@ static int vector_new(lua_State *L)
     int64_t limit = lua_isnoneornil(L, 3) ? -1 : rle_lua_check_integer(L, 3);
     const char *name = luaL_checkstring(L, 4);
     rle_autoreset mode = RLE_AUTORESET_NEXT_STEP;
-    while (mode < RLE_AUTORESET_DISABLED && strcmp(name, rle_autoreset_name(mode)) != 0) mode++;
+    while (mode < RLE_AUTORESET_DISABLED && strcmp(name, rle_autoreset_name(mode)) != 0)
+        mode++;
     const rle_env_ops *ops = rle_env_find(id);
     if (!ops) return rle_lua_fail(L, RLE_NOT_FOUND, "no environment \"%.64s\"", id);
     handle *h = lua_newuserdata(L, sizeof *h);
@@ -93,7 +96,9 @@ static int vector_reset(lua_State *L)
     lua_settop(L, 4);
     bool small[256], *mask = NULL;
     if (!lua_isnil(L, 3)) {
-        rle_space flags = {.kind = RLE_SPACE_BOX, .dtype = RLE_BOOL, .ndim = 1,
+        rle_space flags = {.kind = RLE_SPACE_BOX,
+                           .dtype = RLE_BOOL,
+                           .ndim = 1,
                            .shape = {batch->shape[0]}};
         mask = rle_lua_scratch(L, small, sizeof small, (size_t)batch->shape[0]);
         rle_status status = rle_lua_read_value(L, 3, &flags, mask);
@@ -119,11 +124,14 @@ static int vector_step(lua_State *L)
     int64_t n = batch->shape[0];
     double small[128];
     lua_settop(L, 2);
-    void *actions = rle_lua_scratch(L, small, sizeof small, rle_space_bytes(&h->action_batch));
+    void *actions =
+        rle_lua_scratch(L, small, sizeof small, rle_space_bytes(&h->action_batch));
     rle_status status = rle_lua_read_value(L, 2, &h->action_batch, actions);
     if (status != RLE_OK)
-        return rle_lua_fail(L, status, "%s: %lld actions are needed, one for each environment: "
-                            "%s", rle_vecenv_kind(h->v)->id, (long long)n, rle_message());
+        return rle_lua_fail(L, status,
+                            "%s: %lld actions are needed, one for each environment: "
+                            "%s",
+                            rle_vecenv_kind(h->v)->id, (long long)n, rle_message());
     rle_tensor *obs = rle_lua_push_env_tensor(L, batch->dtype, batch->ndim, batch->shape);
     rle_tensor *reward = rle_lua_push_env_tensor(L, RLE_F32, 1, &n);
     rle_tensor *terminated = rle_lua_push_env_tensor(L, RLE_BOOL, 1, &n);
@@ -134,8 +142,9 @@ static int vector_step(lua_State *L)
         final = rle_lua_push_env_tensor(L, batch->dtype, batch->ndim, batch->shape);
     else
         lua_pushnil(L);
-    rle_vecstep out = {obs->a.data,        final ? final->a.data : NULL, reward->a.data,
-                       terminated->a.data, truncated->a.data,            was_reset->a.data};
+    rle_vecstep out = {obs->a.data,       final ? final->a.data : NULL,
+                       reward->a.data,    terminated->a.data,
+                       truncated->a.data, was_reset->a.data};
     rle_lua_check(L, rle_vecenv_step(h->v, actions, &out));
     return 6;
 }
@@ -157,7 +166,8 @@ static int batch_space(lua_State *L)
         batch.high_all = s->high_all;
     } else {
         int64_t all = rle_space_numel(&batch), one = rle_space_numel(s);
-        double *low = lua_newuserdata(L, 2 * (size_t)all * sizeof *low), *high = low + all;
+        double *low = lua_newuserdata(L, 2 * (size_t)all * sizeof *low),
+               *high = low + all;
         for (int64_t i = 0; i < all; i++) {
             low[i] = rle_space_low(s, i % one);
             high[i] = rle_space_high(s, i % one);
@@ -182,16 +192,20 @@ static int batch_values(lua_State *L)
     size_t row = rle_space_bytes(s);
     for (int64_t i = 0; i < batch.shape[0]; i++) {
         lua_rawgeti(L, 2, (int)(i + 1));
-        rle_lua_check(L, rle_lua_read_value(L, -1, s, (char *)t->a.data + (size_t)i * row));
+        rle_lua_check(L,
+                      rle_lua_read_value(L, -1, s, (char *)t->a.data + (size_t)i * row));
         lua_pop(L, 1);
     }
     return 1;
 }
 
 static const luaL_Reg vector_functions[] = {
-    {"batch_space", batch_space},   {"batch", batch_values},
-    {"vector_new", vector_new},   {"vector_close", vector_close},
-    {"vector_reset", vector_reset}, {"vector_step", vector_step},
+    {"batch_space", batch_space},
+    {"batch", batch_values},
+    {"vector_new", vector_new},
+    {"vector_close", vector_close},
+    {"vector_reset", vector_reset},
+    {"vector_step", vector_step},
     {NULL, NULL},
 };
 
