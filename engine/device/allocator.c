@@ -342,7 +342,7 @@ size_t rle_device_report(rle_device *dev, rle_memory_row *rows, size_t max)
                                         .bytes = al->row[r].bytes,
                                         .blocks = al->row[r].blocks};
     qsort(all, n, sizeof *all, by_bytes);
-    memcpy(rows, all, (n < max ? n : max) * sizeof *rows);
+    if (max) memcpy(rows, all, (n < max ? n : max) * sizeof *rows);
     rle_free(all);
     return n;
 }
