@@ -461,7 +461,7 @@ RLE_HD static inline float rle_powf(float x, float y)
     double half = b * 0.5;
     int whole = floor(b) == b, odd = whole & (floor(half) != half);
     r = (rle_bits32(x) >> 31) && odd ? -r : r;
-    r = (x < 0.0f) & (x > -INFINITY) & !whole ? NAN : r;
+    r = ((x < 0.0f) & (x > -INFINITY) & !whole) ? NAN : r;
     r = x == 1.0f ? 1.0 : r;
     return y == 0.0f ? 1.0f : (float)r;
 }
@@ -474,7 +474,7 @@ RLE_HD static inline float rle_atan2f(float y, float x)
     double big = ax > ay ? ax : ay, small = ax > ay ? ay : ax;
     double t = small / big;
     t = big == 0.0 ? 0.0 : t;
-    t = (small == big) & (big > 0.0) ? 1.0 : t; /* inf / inf */
+    t = ((small == big) & (big > 0.0)) ? 1.0 : t; /* inf / inf */
     double z = t * t;
     double p = 0x1.d6c3ffa971c5bp-12;
     p = p * z + -0x1.ba7aa0a87e20ap-9;
@@ -491,7 +491,7 @@ RLE_HD static inline float rle_atan2f(float y, float x)
     double a = t + t * z * p;
     a = ay > ax ? 0x1.921fb54442d18p0 - a : a;
     a = rle_bits32(x) >> 31 ? 0x1.921fb54442d18p1 - a : a;
-    a = (x != x) | (y != y) ? NAN : a;
+    a = ((x != x) | (y != y)) ? NAN : a;
     return copysignf((float)a, y);
 }
 
