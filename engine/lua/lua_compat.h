@@ -8,6 +8,7 @@
 #include <lua.h>
 #include <lualib.h>
 
+#include <stdint.h>
 #include <string.h>
 
 #if LUA_VERSION_NUM < 502
@@ -50,6 +51,16 @@ static inline int rle_resume(lua_State *co, lua_State *from, int nargs, int *nre
 }
 
 #endif
+
+/* A size or count: an integer where Lua has them, so that it prints as one. */
+static inline void rle_push_count(lua_State *L, int64_t n)
+{
+#if LUA_VERSION_NUM >= 503
+    lua_pushinteger(L, (lua_Integer)n);
+#else
+    lua_pushnumber(L, (lua_Number)n);
+#endif
+}
 
 /* Own, because PUC 5.1 has no luaL_setfuncs: functions of `l` into the table on top. */
 static inline void rle_lua_setfuncs(lua_State *L, const luaL_Reg *l)

@@ -185,7 +185,7 @@ static void push_sizes(lua_State *L, const int64_t *v, int n)
 {
     lua_createtable(L, n, 0);
     for (int i = 0; i < n; i++) {
-        lua_pushnumber(L, (lua_Number)v[i]);
+        rle_push_count(L, v[i]);
         lua_rawseti(L, -2, i + 1);
     }
 }
@@ -259,11 +259,11 @@ static int tensor_size(lua_State *L)
     rle_lua_enter(L);
     rle_tensor *t = rle_lua_check_tensor(L, 1);
     if (!lua_isnoneornil(L, 2)) {
-        lua_pushnumber(L, (lua_Number)t->a.shape[rle_lua_check_dim(L, 2, t->a.ndim)]);
+        rle_push_count(L, t->a.shape[rle_lua_check_dim(L, 2, t->a.ndim)]);
         return 1;
     }
     luaL_checkstack(L, t->a.ndim, "size");
-    for (int i = 0; i < t->a.ndim; i++) lua_pushnumber(L, (lua_Number)t->a.shape[i]);
+    for (int i = 0; i < t->a.ndim; i++) rle_push_count(L, t->a.shape[i]);
     return t->a.ndim;
 }
 
@@ -283,7 +283,7 @@ static int tensor_dim(lua_State *L)
 
 static int tensor_numel(lua_State *L)
 {
-    lua_pushnumber(L, (lua_Number)rle_tensor_numel(rle_lua_check_tensor(L, 1)));
+    rle_push_count(L, rle_tensor_numel(rle_lua_check_tensor(L, 1)));
     return 1;
 }
 
@@ -298,7 +298,7 @@ static int tensor_len(lua_State *L)
     rle_tensor *t = rle_lua_check_tensor(L, 1);
     if (!t->a.ndim)
         return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "a scalar tensor has no length; use :item()");
-    lua_pushnumber(L, (lua_Number)t->a.shape[0]);
+    rle_push_count(L, t->a.shape[0]);
     return 1;
 }
 
