@@ -3,7 +3,10 @@
  * With s the sum of a row's probabilities and a the action:
  *   probabilities: log(p_a / s);          d/dp_j = [j = a] / p_a - 1 / s
  *   logits:        l_a - logsumexp(l);    d/dl_j = [j = a] - softmax(l)_j
- * Made of the device's operations, which treat rows alike whatever the batch. */
+ *
+ * Made of the device's operations, which treat rows alike whatever the batch. They are
+ * called on arrays within few tensors: an action of one row costs little more than the
+ * arithmetic. */
 #include "nn/distribution.h"
 
 #include <math.h>
@@ -13,18 +16,20 @@
 #include "base/mem.h"
 #include "tensor/ops.h"
 
-/* What backward needs. x and picked are [..., C] and [..., 1] after broadcasting. */
+/* Rows of `scratch` [COLUMNS, rows]. */
+enum { TOTAL, PICKED, SHARE, COLUMNS };
+
+/* What backward needs. */
 typedef struct log_prob {
     rle_custom custom;
     bool logits;
-    rle_input input;       /* x as it came */
-    rle_tensor *x;         /* broadcast with the actions, without history */
-    rle_tensor *index;     /* [..., 1] */
-    rle_tensor *total;     /* probabilities: s; logits: logsumexp; [..., 1] */
-    rle_tensor *picked;    /* probabilities: p_a */
-    rle_tensor *share;     /* probabilities: p_a / s before it was clamped */
-    rle_storage *storage;  /* of x, to see a change in place; held through x */
-    uint32_t version;
+    int64_t rows, classes;
+    rle_tensor *x;       /* [..., classes], contiguous, broadcast with the actions */
+    rle_tensor *index;   /* i64, one a row, contiguous */
+    rle_tensor *scratch; /* sums (logsumexp for logits), chosen entries, p_a / s */
+    int ndim;            /* x as it came, for the shape of its gradient */
+    int64_t shape[RLE_MAX_DIMS];
+    uint32_t version;    /* of x's storage, to see a change in place */
 } log_prob;
 
 static double epsilon(rle_dtype dtype)
@@ -37,54 +42,62 @@ static void log_prob_free(rle_custom *custom)
     log_prob *n = (log_prob *)custom;
     rle_tensor_release(n->x);
     rle_tensor_release(n->index);
-    rle_tensor_release(n->total);
-    rle_tensor_release(n->picked);
-    rle_tensor_release(n->share);
+    rle_tensor_release(n->scratch);
     rle_free(n);
 }
 
-/* -gout / s everywhere, gout / p_a more at the action. */
-static rle_status probs_gradient(log_prob *n, rle_tensor *gout, rle_tensor **out)
+/* Contiguous data as [rows, columns]. */
+static rle_array matrix(void *data, rle_dtype dtype, int64_t rows, int64_t columns)
 {
-    rle_tensor *at = NULL, *all = NULL, *wide = NULL, *g = NULL, *masked = NULL;
-    double eps = epsilon(n->x->a.dtype);
-    rle_status status = rle_op_unary_backward(RLE_UNARY_CLAMP, gout, n->share, NULL, eps, 1 - eps,
-                                              &masked);
-    /* Where p_a is 0 the result was clamped and masked is 0: it must stay so. */
-    if (status == RLE_OK)
-        status = rle_op_binary_scalar(RLE_BINARY_MAXIMUM, n->picked, 0x1p-126, false, &at);
-    if (status == RLE_OK) status = rle_op_binary(RLE_BINARY_DIV, masked, at, &at);
-    if (status == RLE_OK) status = rle_op_binary(RLE_BINARY_DIV, masked, n->total, &all);
-    if (status == RLE_OK) status = rle_op_unary(RLE_UNARY_NEG, all, 0, 0, &all);
-    if (status == RLE_OK)
-        status = rle_op_expand(all, n->x->a.ndim, n->x->a.shape, &wide);
-    if (status == RLE_OK) status = rle_op_clone(wide, &g);
-    if (status == RLE_OK) status = rle_op_scatter(g, n->x->a.ndim - 1, n->index, at, false);
-    rle_tensor_release(masked);
-    rle_tensor_release(at);
-    rle_tensor_release(all);
-    rle_tensor_release(wide);
-    if (status != RLE_OK)
-        rle_tensor_release(g);
-    else
-        *out = g;
-    return status;
+    rle_array a = {.data = data, .dtype = dtype, .ndim = 2, .shape = {rows, columns},
+                   .stride = {columns, 1}};
+    return a;
 }
 
-/* -gout * softmax(l), gout more at the action. */
-static rle_status logits_gradient(log_prob *n, rle_tensor *gout, rle_tensor **out)
+static rle_array column(const log_prob *n, int which)
 {
-    rle_tensor *g = NULL;
-    int last = n->x->a.ndim - 1;
-    RLE_TRY(rle_op_softmax(false, n->x, last, &g));
-    rle_status status = rle_op_binary(RLE_BINARY_MUL, g, gout, &g);
-    if (status == RLE_OK) status = rle_op_unary(RLE_UNARY_NEG, g, 0, 0, &g);
-    if (status == RLE_OK) status = rle_op_scatter(g, last, n->index, gout, false);
-    if (status != RLE_OK)
-        rle_tensor_release(g);
-    else
-        *out = g;
-    return status;
+    char *data = n->scratch->a.data;
+    rle_dtype dtype = n->scratch->a.dtype;
+    return matrix(data + (size_t)which * (size_t)n->rows * rle_dtype_size(dtype), dtype, n->rows,
+                  1);
+}
+
+/* The [rows, 1] array seen [rows, classes] wide. */
+static rle_array widened(rle_array a, int64_t classes)
+{
+    a.shape[1] = classes;
+    a.stride[1] = 0;
+    return a;
+}
+
+/* g = -gout / s everywhere, gout / p_a more at the action. gout is overwritten. */
+static rle_status probs_gradient(const log_prob *n, rle_array *gout, const rle_array *g)
+{
+    const rle_device_ops *ops = rle_tensor_ops(n->x);
+    rle_array total = column(n, TOTAL), picked = column(n, PICKED), share = column(n, SHARE);
+    rle_array index = matrix(n->index->a.data, RLE_I64, n->rows, 1);
+    double eps = epsilon(n->x->a.dtype);
+    RLE_TRY(ops->unary_backward(RLE_UNARY_CLAMP, gout, gout, &share, NULL, eps, 1 - eps));
+    rle_array wide_gout = widened(*gout, n->classes), wide_total = widened(total, n->classes);
+    RLE_TRY(ops->binary(RLE_BINARY_DIV, g, &wide_gout, &wide_total));
+    RLE_TRY(ops->unary(RLE_UNARY_NEG, g, g, 0, 0));
+    /* Where p_a is 0 the result was clamped and gout is 0 now: it must stay so. */
+    RLE_TRY(ops->binary_scalar(RLE_BINARY_MAXIMUM, &picked, &picked, 0x1p-126, 0, false));
+    RLE_TRY(ops->binary(RLE_BINARY_DIV, gout, gout, &picked));
+    return ops->scatter(g, 1, &index, gout, false);
+}
+
+/* g = -gout * softmax(l), gout more at the action. */
+static rle_status logits_gradient(const log_prob *n, rle_array *gout, const rle_array *g)
+{
+    const rle_device_ops *ops = rle_tensor_ops(n->x);
+    rle_array x = matrix(n->x->a.data, n->x->a.dtype, n->rows, n->classes);
+    rle_array index = matrix(n->index->a.data, RLE_I64, n->rows, 1);
+    rle_array wide = widened(*gout, n->classes);
+    RLE_TRY(ops->softmax(false, g, &x, 1));
+    RLE_TRY(ops->binary(RLE_BINARY_MUL, g, g, &wide));
+    RLE_TRY(ops->unary(RLE_UNARY_NEG, g, g, 0, 0));
+    return ops->scatter(g, 1, &index, gout, false);
 }
 
 static rle_status log_prob_backward(rle_custom *custom, rle_tensor *gout, int nin,
@@ -92,85 +105,98 @@ static rle_status log_prob_backward(rle_custom *custom, rle_tensor *gout, int ni
 {
     (void)nin;
     log_prob *n = (log_prob *)custom;
-    if (n->storage->version != n->version)
+    if (n->x->storage->version != n->version)
         return rle_fail(RLE_FAILED_PRECONDITION,
                         "log_prob: the %s were changed in place after they were used; clone "
-                        "them before the change", n->logits ? "logits" : "probs");
-    rle_tensor *column = NULL, *g = NULL;
-    RLE_TRY(rle_op_reshape(gout, n->index->a.ndim, n->index->a.shape, &column));
-    rle_status status = n->logits ? logits_gradient(n, column, &g) : probs_gradient(n, column, &g);
-    rle_tensor_release(column);
-    RLE_TRY(status);
-    status = rle_op_sum_to(g, n->input.ndim, n->input.shape, &gin[0]);
+                        "them before the change",
+                        n->logits ? "logits" : "probs");
+    rle_tensor *own = NULL, *g = NULL;
+    rle_device *dev = rle_tensor_device(n->x);
+    RLE_TRY(rle_op_clone(gout, &own));
+    rle_status status = rle_tensor_new(dev, n->x->a.dtype, n->x->a.ndim, n->x->a.shape, &g);
+    if (status == RLE_OK) {
+        rle_array from = matrix(own->a.data, own->a.dtype, n->rows, 1);
+        rle_array to = matrix(g->a.data, g->a.dtype, n->rows, n->classes);
+        status = n->logits ? logits_gradient(n, &from, &to) : probs_gradient(n, &from, &to);
+    }
+    if (status == RLE_OK) status = rle_op_sum_to(g, n->ndim, n->shape, &gin[0]);
+    rle_tensor_release(own);
     rle_tensor_release(g);
     return status;
 }
 
-/* log(p_a / s), clamped; keeps what backward needs in n. */
-static rle_status probs_forward(log_prob *n, rle_tensor **out)
+/* out [rows, 1] = log(p_a / s), clamped, or l_a - logsumexp(l). */
+static rle_status compute(const log_prob *n, const rle_array *out)
 {
-    int last = n->x->a.ndim - 1;
+    const rle_device_ops *ops = rle_tensor_ops(n->x);
+    rle_array x = matrix(n->x->a.data, n->x->a.dtype, n->rows, n->classes);
+    rle_array index = matrix(n->index->a.data, RLE_I64, n->rows, 1);
+    rle_array total = column(n, TOTAL), picked = column(n, PICKED), share = column(n, SHARE);
+    RLE_TRY(ops->gather(&picked, &x, 1, &index));
+    RLE_TRY(ops->reduce(n->logits ? RLE_REDUCE_LOGSUMEXP : RLE_REDUCE_SUM, &total, &x, 2));
+    if (n->logits) return ops->binary(RLE_BINARY_SUB, out, &picked, &total);
     double eps = epsilon(n->x->a.dtype);
-    rle_tensor *kept = NULL;
-    RLE_TRY(rle_op_gather(n->x, last, n->index, &n->picked));
-    RLE_TRY(rle_op_reduce(RLE_REDUCE_SUM, n->x, 1u << last, true, &n->total));
-    RLE_TRY(rle_op_binary(RLE_BINARY_DIV, n->picked, n->total, &n->share));
-    RLE_TRY(rle_op_unary(RLE_UNARY_CLAMP, n->share, eps, 1 - eps, &kept));
-    rle_status status = rle_op_unary(RLE_UNARY_LOG, kept, 0, 0, &kept);
-    if (status != RLE_OK)
-        rle_tensor_release(kept);
-    else
-        *out = kept;
-    return status;
+    RLE_TRY(ops->binary(RLE_BINARY_DIV, &share, &picked, &total));
+    RLE_TRY(ops->unary(RLE_UNARY_CLAMP, out, &share, eps, 1 - eps));
+    return ops->unary(RLE_UNARY_LOG, out, out, 0, 0);
 }
 
-static rle_status logits_forward(log_prob *n, rle_tensor **out)
-{
-    int last = n->x->a.ndim - 1;
-    rle_tensor *r = NULL;
-    RLE_TRY(rle_op_reduce(RLE_REDUCE_LOGSUMEXP, n->x, 1u << last, true, &n->total));
-    RLE_TRY(rle_op_gather(n->x, last, n->index, &r));
-    rle_status status = rle_op_binary(RLE_BINARY_SUB, r, n->total, &r);
-    if (status != RLE_OK)
-        rle_tensor_release(r);
-    else
-        *out = r;
-    return status;
-}
-
-/* x and action broadcast into n->x [..., C] and n->index [..., 1]. */
-static rle_status broadcast(log_prob *n, rle_tensor *x, rle_tensor *action)
+/* x and action, broadcast: n->x and n->index, and the shape of the result. */
+static rle_status broadcast(log_prob *n, rle_tensor *x, rle_tensor *action, int *ndim,
+                            int64_t *shape)
 {
     rle_array batch = x->a;
     batch.ndim--;
-    int ndim;
-    int64_t shape[RLE_MAX_DIMS + 1], classes = x->a.shape[x->a.ndim - 1];
-    RLE_TRY(rle_broadcast(&batch, &action->a, &ndim, shape));
-    if (ndim >= RLE_MAX_DIMS)
-        return rle_fail(RLE_INVALID_ARGUMENT, "log_prob: more than %d dimensions", RLE_MAX_DIMS);
-    rle_tensor *index = NULL, *wide = NULL;
-    rle_status status = RLE_OK;
-    if (action->a.dtype == RLE_I64)
-        index = rle_tensor_retain(action);
-    else
-        status = rle_op_to(action, rle_tensor_device(action), RLE_I64, &index);
-    if (status == RLE_OK) status = rle_op_expand(index, ndim, shape, &wide);
-    shape[ndim] = 1;
-    if (status == RLE_OK) status = rle_op_reshape(wide, ndim + 1, shape, &n->index);
-    shape[ndim] = classes;
-    if (status == RLE_OK) status = rle_op_expand(x, ndim + 1, shape, &n->x);
-    rle_tensor_release(index);
-    rle_tensor_release(wide);
+    bool same = action->a.ndim == batch.ndim;
+    for (int i = 0; same && i < batch.ndim; i++) same = action->a.shape[i] == batch.shape[i];
+    *ndim = batch.ndim;
+    for (int i = 0; i < batch.ndim; i++) shape[i] = batch.shape[i];
+    rle_tensor *wide_x = NULL, *wide_index = NULL;
+    if (!same) {
+        RLE_TRY(rle_broadcast(&batch, &action->a, ndim, shape));
+        if (*ndim >= RLE_MAX_DIMS)
+            return rle_fail(RLE_INVALID_ARGUMENT, "log_prob: more than %d dimensions",
+                            RLE_MAX_DIMS);
+        int64_t all[RLE_MAX_DIMS];
+        for (int i = 0; i < *ndim; i++) all[i] = shape[i];
+        all[*ndim] = n->classes;
+        RLE_TRY(rle_op_expand(x, *ndim + 1, all, &wide_x));
+        rle_status status = rle_op_expand(action, *ndim, shape, &wide_index);
+        if (status != RLE_OK) {
+            rle_tensor_release(wide_x);
+            return status;
+        }
+    }
+    rle_status status = rle_op_contiguous(wide_x ? wide_x : x, &n->x);
+    rle_tensor *index = wide_index ? wide_index : action;
+    if (status == RLE_OK) {
+        if (index->a.dtype == RLE_I64)
+            status = rle_op_contiguous(index, &n->index);
+        else
+            status = rle_op_to(index, rle_tensor_device(index), RLE_I64, &n->index);
+    }
+    rle_tensor_release(wide_x);
+    rle_tensor_release(wide_index);
+    n->rows = 1;
+    for (int i = 0; i < *ndim; i++) n->rows *= shape[i];
     return status;
 }
 
 static rle_status forward(log_prob *n, rle_tensor *x, rle_tensor *action, rle_tensor **out)
 {
-    RLE_TRY(broadcast(n, x, action));
-    rle_tensor *column = NULL;
-    RLE_TRY(n->logits ? logits_forward(n, &column) : probs_forward(n, &column));
-    rle_status status = rle_op_view(column, column->a.ndim - 1, column->a.shape, out);
-    rle_tensor_release(column);
+    int ndim;
+    int64_t shape[RLE_MAX_DIMS + 1];
+    rle_device *dev = rle_tensor_device(x);
+    RLE_TRY(broadcast(n, x, action, &ndim, shape));
+    RLE_TRY(rle_tensor_new(dev, x->a.dtype, 2, (int64_t[]){COLUMNS, n->rows}, &n->scratch));
+    rle_tensor *result;
+    RLE_TRY(rle_tensor_new(dev, x->a.dtype, ndim, shape, &result));
+    rle_array rows = matrix(result->a.data, x->a.dtype, n->rows, 1);
+    rle_status status = n->rows ? compute(n, &rows) : RLE_OK;
+    if (status != RLE_OK)
+        rle_tensor_release(result);
+    else
+        *out = result;
     return status;
 }
 
@@ -185,21 +211,22 @@ rle_status rle_categorical_log_prob(rle_tensor *x, bool logits, rle_tensor *acti
         return rle_fail(RLE_INVALID_ARGUMENT, "log_prob: actions are integers from 0, got %s",
                         rle_array_describe(&action->a, text, sizeof text));
     RLE_TRY(rle_same_device("log_prob", x, action));
-    log_prob *n = rle_calloc(1, sizeof *n);
+    log_prob *n = rle_malloc(sizeof *n);
     if (!n) return rle_oom(sizeof *n, "log_prob");
     n->custom = (rle_custom){.name = "log_prob", .backward = log_prob_backward,
                              .free = log_prob_free};
     n->logits = logits;
-    n->input.ndim = x->a.ndim;
-    for (int i = 0; i < x->a.ndim; i++) n->input.shape[i] = x->a.shape[i];
+    n->classes = x->a.shape[x->a.ndim - 1];
+    n->x = n->index = n->scratch = NULL;
+    n->ndim = x->a.ndim;
+    for (int i = 0; i < n->ndim; i++) n->shape[i] = x->a.shape[i];
     rle_tensor *result = NULL;
     rle_status status = forward(n, x, action, &result);
     if (status != RLE_OK) {
         log_prob_free(&n->custom);
         return status;
     }
-    n->storage = n->x->storage;
-    n->version = n->storage->version;
+    n->version = n->x->storage->version;
     status = rle_record_custom(&n->custom, &x, 1, result);
     if (status != RLE_OK)
         rle_tensor_release(result);
@@ -253,10 +280,8 @@ rle_status rle_check_rows(const char *what, rle_rows_kind kind, rle_tensor *x)
 {
     rle_tensor *t;
     RLE_TRY(rle_op_contiguous(x, &t));
-    rle_array rows = {.data = t->a.data, .dtype = t->a.dtype, .ndim = 2};
-    rows.shape[0] = rle_row_count(&t->a);
-    rows.shape[1] = t->a.ndim ? t->a.shape[t->a.ndim - 1] : 1;
-    rle_array_set_contiguous(&rows);
+    rle_array rows = matrix(t->a.data, t->a.dtype, rle_row_count(&t->a),
+                            t->a.ndim ? t->a.shape[t->a.ndim - 1] : 1);
     int64_t bad = -1;
     rle_status status =
         rle_tensor_ops(t)->find_bad_row(&rows, kind == RLE_ROWS_NONNEGATIVE, &bad);
