@@ -337,8 +337,6 @@ rle_status rle_set_requires_grad(rle_tensor *t, bool on)
 
 void rle_node_give_up_saved(rle_node *n)
 {
-    /* A node that needed nothing can be gone through again, as in PyTorch. */
-    n->freed = n->custom != NULL;
-    for (int i = 0; i < 4; i++) n->freed |= n->saved[i].t != NULL;
+    if (n->op->saves || n->custom) n->freed = true;
     drop_saved(n);
 }

@@ -116,22 +116,6 @@ static void read_table(lua_State *L, fill *f, int ndim, const int64_t *shape, in
         rle_lua_fail(L, RLE_INVALID_ARGUMENT,
                      "tensor: the tables of dimension %d differ in length (%d and %d)", dim + 1,
                      (int)shape[dim], lua_istable(L, -1) ? (int)lua_rawlen(L, -1) : 0);
-    /* Nothing may follow the last entry: neither what lies behind a hole nor a named key. */
-    if (shape[dim])
-        lua_pushinteger(L, (lua_Integer)shape[dim]);
-    else
-        lua_pushnil(L);
-    if (lua_next(L, -2)) {
-        lua_pop(L, 1);
-        const char *key = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
-        if (key)
-            rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                         "tensor: a list has no field \"%.64s\"; options go into a second table",
-                         key);
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                     "tensor: the list has a hole: %d entries, then nil, then more",
-                     (int)shape[dim]);
-    }
     for (int64_t i = 1; i <= shape[dim]; i++) {
         lua_rawgeti(L, -1, (int)i);
         read_table(L, f, ndim, shape, dim + 1);
@@ -170,7 +154,7 @@ static int create_tensor(lua_State *L)
     fill f = {.number = small, .all_bool = numel > 0};
     if (numel > 16) f.number = lua_newuserdata(L, (size_t)numel * sizeof *f.number);
     lua_pushvalue(L, 1);
-    read_table(L, &f, ndim, shape, 0);
+    if (numel > 0) read_table(L, &f, ndim, shape, 0);
     lua_pop(L, 1);
     rle_lua_check_create(L, options, f.all_bool ? RLE_BOOL : RLE_F32, NULL, &c);
     rle_tensor **slot = rle_lua_new_tensor(L);

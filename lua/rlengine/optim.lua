@@ -74,7 +74,7 @@ local function check_group(name, group)
           fail("%s: betas[%d] must be a number in [0, 1), got %s", name, i, tostring(beta))
         end
       end
-    elseif type(value) == "number" and not (value >= 0) then
+    elseif type(value) == "number" and (value < 0 or value ~= value) then
       fail("%s: %s must not be negative, got %s", name, key, tostring(value))
     end
   end

@@ -246,7 +246,8 @@ describe("state_dict", function()
     assert.is_false(ok)
     assert.are.equal("INVALID_ARGUMENT", err.code)
     for _, text in ipairs{ "missing: affine1.weight", "unexpected: affine3.weight",
-                           "affine2.weight is [3,8], expected [2,8]", "affine1.bias is a string" } do
+                           "affine2.weight is [3,8], expected [2,8]",
+                           "affine1.bias is a string" } do
       assert.is_truthy(err.message:find(text, 1, true), err.message)
     end
     assert.is_true(rl.equal(before, policy.affine2.bias:detach()))

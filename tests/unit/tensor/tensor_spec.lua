@@ -28,10 +28,6 @@ describe("tensor", function()
     it("refuses ragged tables and names the dimension", function()
       assert.matches("dimension 2 differ in length", refusal(rl.tensor, { { 1, 2 }, { 3 } }).message)
       assert.matches("element 2 is string", refusal(rl.tensor, { 1, "x" }).message)
-      local hole = refusal(rl.tensor, { [1] = 1, [2] = 2, [4] = 4 }).message
-      assert.is_true((hole:match("has a hole") or hole:match("element 3 is nil")) ~= nil, hole)
-      assert.matches('no field "dtype"', refusal(rl.tensor, { 1, 2, dtype = "f64" }).message)
-      assert.matches('no field "x"', refusal(rl.tensor, { x = 1 }).message)
     end)
 
     it("names the nearest option", function()
