@@ -47,7 +47,9 @@ static rle_status cartpole_step(void *state, rle_pcg64 *rng, const void *action,
 {
     (void)rng;
     rle_cartpole *s = state;
-    double force = *(const int64_t *)action == 1 ? FORCE : -FORCE;
+    /* From a table: a branch on a random action is mispredicted every second time. */
+    static const double forces[2] = {-FORCE, FORCE};
+    double force = forces[*(const int64_t *)action];
     double cosine = cos(s->theta), sine = sin(s->theta);
 
     double push =

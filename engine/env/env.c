@@ -1,26 +1,12 @@
 /* env.c - the handle: random stream, time limit, order of calls, checks around the
  * functions of one environment. */
-#include "env/env.h"
+#include "env/env_internal.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
-
-struct rle_env {
-    const rle_env_ops *ops;
-    int64_t elapsed, limit; /* limit 0: none */
-    uint8_t phase;          /* rle_env_phase */
-    bool seeded;            /* rng has a seed */
-    bool terminated;        /* how the last episode ended, for the message */
-    bool discrete;          /* the action is one int64_t in [first, first + choices) */
-    int64_t first;
-    uint64_t choices;
-    rle_pcg64 rng;
-    int refs;
-    _Alignas(max_align_t) unsigned char state[];
-};
 
 rle_status rle_env_new(const rle_env_ops *ops, int64_t max_episode_steps, rle_env **out)
 {
@@ -33,9 +19,12 @@ rle_status rle_env_new(const rle_env_ops *ops, int64_t max_episode_steps, rle_en
     e->limit = max_episode_steps < 0 ? ops->max_episode_steps : max_episode_steps;
     e->phase = RLE_ENV_FRESH;
     e->refs = 1;
-    e->discrete = ops->action_space->kind == RLE_SPACE_DISCRETE;
-    e->first = ops->action_space->start;
-    e->choices = (uint64_t)ops->action_space->n;
+    e->step = ops->step;
+    e->finite = ops->finite;
+    if (ops->action_space->kind == RLE_SPACE_DISCRETE) {
+        e->first = ops->action_space->start;
+        e->choices = (uint64_t)ops->action_space->n;
+    }
     rle_status status = ops->init ? ops->init(e->state) : RLE_OK;
     if (status != RLE_OK) {
         rle_free(e);
@@ -100,7 +89,7 @@ static rle_status nan_found(rle_env *e, const char *what, int64_t i)
                             e->ops->id, step, (long long)i + 1, what);
 }
 
-static rle_status check_finite(rle_env *e, const void *obs, double reward)
+rle_status rle_env_check_finite(rle_env *e, const void *obs, double reward)
 {
     const rle_space *s = e->ops->observation_space;
     if (isnan(reward)) return nan_found(e, "reward", -1);
@@ -152,13 +141,15 @@ static rle_status bad_action(const rle_env *e, const void *action, int64_t i)
 rle_status rle_env_may_step(const rle_env *e, const void *action)
 {
     if (e->phase != RLE_ENV_RUNNING) return no_episode(e);
-    if (e->discrete) {
-        if ((uint64_t)*(const int64_t *)action - (uint64_t)e->first < e->choices)
-            return RLE_OK;
-        return bad_action(e, action, 0);
-    }
     int64_t bad = rle_space_outside(e->ops->action_space, action);
     return bad < 0 ? RLE_OK : bad_action(e, action, bad);
+}
+
+rle_status rle_env_step_failed(rle_env *e, rle_status status)
+{
+    e->phase = RLE_ENV_FRESH;
+    return rle_fail(status, "%s: step %lld: %s", e->ops->id, (long long)e->elapsed,
+                    rle_message());
 }
 
 /* ---- episodes ---- */
@@ -173,28 +164,13 @@ rle_status rle_env_reset(rle_env *e, const uint64_t *seed, void *obs)
     e->elapsed = 0;
     e->phase = RLE_ENV_FRESH;
     RLE_TRY(e->ops->reset(e->state, &e->rng, obs));
-    if (!e->ops->finite) RLE_TRY(check_finite(e, obs, 0));
+    if (!e->ops->finite) RLE_TRY(rle_env_check_finite(e, obs, 0));
     e->phase = RLE_ENV_RUNNING;
     return RLE_OK;
 }
 
 rle_status rle_env_step(rle_env *e, const void *action, void *obs, rle_step *out)
 {
-    RLE_TRY(rle_env_may_step(e, action));
-    rle_step step = {0, false, false};
-    rle_status status = e->ops->step(e->state, &e->rng, action, obs, &step);
-    e->elapsed++;
-    if (status != RLE_OK) {
-        e->phase = RLE_ENV_FRESH;
-        return rle_fail(status, "%s: step %lld: %s", e->ops->id, (long long)e->elapsed,
-                        rle_message());
-    }
-    if (!e->ops->finite) RLE_TRY(check_finite(e, obs, step.reward));
-    if (e->elapsed == e->limit) step.truncated = true;
-    if (step.terminated || step.truncated) {
-        e->phase = RLE_ENV_ENDED;
-        e->terminated = step.terminated;
-    }
-    *out = step;
-    return RLE_OK;
+    if (!rle_env_is_ready(e, action)) RLE_TRY(rle_env_may_step(e, action));
+    return rle_env_do_step(e, action, obs, out);
 }

@@ -88,11 +88,8 @@ rle_status rle_env_reset(rle_env *e, const uint64_t *seed, void *obs);
 /* INVALID_ARGUMENT: the action is not in the space (the message names space, value,
  * environment and step); FAILED_PRECONDITION: no episode runs. After either the
  * environment, obs and out are as they were. What the environment itself fails with, or
- * NaN from it (INTERNAL), ends the episode. */
+ * NaN from it (INTERNAL), ends the episode; obs and out are then undefined. */
 rle_status rle_env_step(rle_env *e, const void *action, void *obs, rle_step *out);
-
-/* What rle_env_step checks before it moves anything, alone. */
-rle_status rle_env_may_step(const rle_env *e, const void *action);
 
 /* INVALID_ARGUMENT for an action whose element i is outside the space (of
  * rle_space_outside), with that message: also for environments that are not run by a

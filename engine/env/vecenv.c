@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "env/env_internal.h"
 
 struct rle_vecenv {
     const rle_env_ops *ops;
@@ -107,49 +108,46 @@ rle_status rle_vecenv_reset(rle_vecenv *v, const uint64_t *seed, const bool *mas
 }
 
 /* Would this row be reset rather than stepped? */
-static bool awaits_reset(const rle_vecenv *v, int64_t i)
+static bool awaits_reset(const rle_vecenv *v, const rle_env *row)
 {
-    return v->mode == RLE_AUTORESET_NEXT_STEP &&
-           rle_env_get_phase(v->rows[i]) == RLE_ENV_ENDED;
-}
-
-static rle_status check_rows(rle_vecenv *v, const char *actions)
-{
-    for (int64_t i = 0; i < v->n; i++) {
-        if (awaits_reset(v, i)) continue;
-        rle_status status =
-            rle_env_may_step(v->rows[i], actions + (size_t)i * v->action_bytes);
-        if (status != RLE_OK) return in_row(status, i);
-    }
-    return RLE_OK;
-}
-
-static rle_status step_row(rle_vecenv *v, int64_t i, const char *action,
-                           const rle_vecstep *out)
-{
-    char *obs = (char *)out->obs + (size_t)i * v->obs_bytes;
-    rle_step step = {0, false, false};
-    bool reset = awaits_reset(v, i);
-    if (reset)
-        RLE_TRY(rle_env_reset(v->rows[i], NULL, obs));
-    else
-        RLE_TRY(rle_env_step(v->rows[i], action, obs, &step));
-    out->reward[i] = (float)step.reward;
-    out->terminated[i] = step.terminated;
-    out->truncated[i] = step.truncated;
-    out->was_reset[i] = reset;
-    if (v->mode != RLE_AUTORESET_SAME_STEP) return RLE_OK;
-    memcpy((char *)out->final_obs + (size_t)i * v->obs_bytes, obs, v->obs_bytes);
-    return step.terminated || step.truncated ? rle_env_reset(v->rows[i], NULL, obs)
-                                             : RLE_OK;
+    return row->phase == RLE_ENV_ENDED && v->mode == RLE_AUTORESET_NEXT_STEP;
 }
 
 rle_status rle_vecenv_step(rle_vecenv *v, const void *actions, const rle_vecstep *out)
 {
-    RLE_TRY(check_rows(v, actions));
-    for (int64_t i = 0; i < v->n; i++) {
+    const char *action = actions;
+    for (int64_t i = 0; i < v->n; i++, action += v->action_bytes) {
+        const rle_env *row = v->rows[i];
+        if (rle_env_is_ready(row, action) || awaits_reset(v, row)) continue;
+        rle_status status = rle_env_may_step(row, action);
+        if (status != RLE_OK) return in_row(status, i);
+    }
+
+    char *obs = out->obs;
+    action = actions;
+    bool ended = false;
+    for (int64_t i = 0; i < v->n; i++, action += v->action_bytes, obs += v->obs_bytes) {
+        rle_env *row = v->rows[i];
+        rle_step step = {0, false, false};
+        bool reset = awaits_reset(v, row);
+        rle_status status = reset ? rle_env_reset(row, NULL, obs)
+                                  : rle_env_do_step(row, action, obs, &step);
+        if (status != RLE_OK) return in_row(status, i);
+        out->reward[i] = (float)step.reward;
+        out->terminated[i] = step.terminated;
+        out->truncated[i] = step.truncated;
+        out->was_reset[i] = reset;
+        ended |= row->phase == RLE_ENV_ENDED;
+    }
+    if (v->mode != RLE_AUTORESET_SAME_STEP) return RLE_OK;
+
+    /* After all rows: to read a row back at once would wait for its step to be done, and
+     * the steps of different rows could not overlap. */
+    memcpy(out->final_obs, out->obs, (size_t)v->n * v->obs_bytes);
+    for (int64_t i = 0; ended && i < v->n; i++) {
+        if (v->rows[i]->phase != RLE_ENV_ENDED) continue;
         rle_status status =
-            step_row(v, i, (const char *)actions + (size_t)i * v->action_bytes, out);
+            rle_env_reset(v->rows[i], NULL, (char *)out->obs + (size_t)i * v->obs_bytes);
         if (status != RLE_OK) return in_row(status, i);
     }
     return RLE_OK;
