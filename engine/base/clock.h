@@ -13,6 +13,7 @@ typedef struct rle_clock {
     void *self;
 } rle_clock;
 
+/* Nanoseconds since some fixed moment. */
 int64_t rle_now(void);
 
 /* Replace the source; NULL goes back to CLOCK_MONOTONIC. */

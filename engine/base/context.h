@@ -26,6 +26,7 @@ typedef enum {
     RLE_OWNER_COUNT
 } rle_owner;
 
+/* "weights" and so on, as reports print it; "?" for what is none. */
 const char *rle_owner_name(rle_owner owner);
 
 /* A position in a counter-based random stream: draw number `counter` of `stream` under

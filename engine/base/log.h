@@ -9,6 +9,7 @@
 
 typedef enum { RLE_LOG_DEBUG, RLE_LOG_INFO, RLE_LOG_WARN, RLE_LOG_ERROR } rle_log_level;
 
+/* Print one line; `fmt` needs no newline. */
 void rle_log(rle_log_level level, const char *fmt, ...) RLE_PRINTF(2, 3);
 
 /* Lines below `level` are dropped; default RLE_LOG_INFO, or RLENGINE_LOG=debug|info|warn|error. */

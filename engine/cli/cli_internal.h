@@ -41,8 +41,8 @@ void rle_cli_embed(lua_State *L);
  * that refuse bytecode. Call before rle_cli_embed. */
 void rle_cli_text_only(lua_State *L);
 
-/* Load a file (NULL: all of standard input, named "=stdin", kept as `source`) and push the function, or
- * push the message and return the error. *bytecode says whether that was the reason. */
+/* Load a file (NULL: all of standard input, named "=stdin", kept as `source`) and push the
+ * function, or push the message and return the error. *bytecode says whether that was why. */
 int rle_cli_load_file(lua_State *L, const char *path, bool *bytecode);
 
 /* ---- failures: report.c ---- */

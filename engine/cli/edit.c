@@ -20,10 +20,13 @@
 #include <unistd.h>
 #include <wchar.h>
 
+#include "base/mem.h"
+
 enum { HISTORY_KEPT = 1000, HISTORY_CUT_ABOVE = 2 * HISTORY_KEPT };
 
 static struct {
     lua_State *L;
+    char *line; /* the last one */
     int prompt_table;
     EditLine *el;
     History *history;
@@ -212,7 +215,6 @@ bool rle_cli_edit_open(lua_State *L, int prompt_table)
 
 rle_line_result rle_cli_edit_line(const char *prompt, const char **line)
 {
-    static char *copy;
     int count = 0;
     edit.prompt = prompt;
     edit.cancelled = false;
@@ -221,9 +223,10 @@ rle_line_result rle_cli_edit_line(const char *prompt, const char **line)
     if (edit.cancelled) return RLE_LINE_CANCELLED;
     if (!text || count <= 0) return RLE_LINE_END;
 
-    free(copy);
-    copy = strdup(text);
+    char *copy = rle_strdup(text);
     if (!copy) return RLE_LINE_END;
+    rle_free(edit.line);
+    edit.line = copy;
     copy[strcspn(copy, "\n")] = '\0';
     if (copy[strspn(copy, " \t")] && edit.history) {
         history_add(copy);
@@ -235,6 +238,7 @@ rle_line_result rle_cli_edit_line(const char *prompt, const char **line)
 
 void rle_cli_edit_close(void)
 {
+    rle_free(edit.line);
     if (edit.history) history_end(edit.history);
     el_end(edit.el);
     memset(&edit, 0, sizeof edit);

@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# Builds everything and runs every test. Installs what the tests need where it is missing.
+#
+#   scripts/test.sh                  everything
+#   scripts/test.sh --fast           without the instrumented build
+#   scripts/test.sh --fast unit/env  ... and only suites whose name contains the text
+#
+# The last line is "N passed, N failed" (and ", N skipped"), over all suites; the exit code
+# is 0 when nothing failed and everything ran. What a suite printed is in build/test-results.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+
+fast=0 only=
+for argument in "$@"; do
+  case $argument in
+    --fast) fast=1 ;;
+    -*) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 1 ;;
+    *) only=$argument ;;
+  esac
+done
+
+# ---- parts, with their time ----
+
+part_start=$(date +%s)
+begin() {
+  part=$1
+  part_start=$(date +%s)
+  printf '\n== %s\n' "$part"
+}
+finish() { printf '== %s: %d s\n' "$part" $(($(date +%s) - part_start)); }
+
+results=build/test-results
+rm -rf "$results"
+mkdir -p "$results"
+: >"$results/counts"
+fail() { # a part that is no suite
+  printf 'FAIL %s\n' "$1"
+  echo "0 1 0" >>"$results/counts"
+}
+summary() {
+  awk '{ p += $1; f += $2; s += $3 }
+    END { printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""
+          exit f > 0 || p == 0 }' "$results/counts"
+}
+
+# ---- packages ----
+
+begin "packages"
+packages="gcc cmake ninja-build pkg-config libluajit-5.1-dev libevent-dev libssl-dev libedit-dev
+  luajit lua-busted lua-posix lua-cjson lua-check libcmocka-dev procps
+  lua5.1 liblua5.1-0-dev lua5.4 liblua5.4-dev luarocks"
+missing=
+if command -v dpkg-query >/dev/null; then
+  for package in $packages; do
+    dpkg-query -W -f='${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' ||
+      missing="$missing $package"
+  done
+fi
+if [ -n "$missing" ]; then
+  echo "installing what the tests need:$missing"
+  as_root=
+  [ "$(id -u)" -eq 0 ] || as_root=sudo
+  export DEBIAN_FRONTEND=noninteractive
+  # shellcheck disable=SC2086
+  $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends $missing \
+    >"$results/apt.log" 2>&1 || { tail -5 "$results/apt.log"; fail "apt-get install"; }
+fi
+finish
+
+# ---- builds ----
+
+jobs=$(nproc)
+
+# build PRESET FOLDER [cmake options...]
+build() {
+  local preset=$1 folder=$2
+  shift 2
+  begin "build $preset"
+  if cmake --preset "$preset" "$@" >"$results/$preset.log" 2>&1 &&
+    nice cmake --build "$folder" -j "$jobs" >>"$results/$preset.log" 2>&1; then
+    finish
+  else
+    grep -E -A 12 'error|FAILED|CMake Error' "$results/$preset.log" | head -60
+    fail "build $preset (all of it: $results/$preset.log)"
+    finish
+    return 1
+  fi
+}
+
+# ---- suites ----
+
+plan=$results/plan # lines of: label, seconds, command, separated by tabs
+suite() {
+  local label=$1 limit=$2
+  shift 2
+  case $label in *"$only"*) printf '%s\t%s\t%s\n' "$label" "$limit" "$*" >>"$plan" ;; esac
+}
+run_suites() {
+  [ -f "$plan" ] || return 0
+  # Two at a time on two cores: no test is timed. The longest come first.
+  tr '\t' '\n' <"$plan" | xargs -d '\n' -n 3 -P "$jobs" bash -c '
+    IFS=" " read -ra command <<<"$3"
+    exec tests/support/run_suite.sh "$0" "$1" "$2" "${command[@]}"' "$results"
+  # What did not even start has failed.
+  local planned ran
+  planned=$(wc -l <"$plan") ran=$(wc -l <"$results/counts")
+  if [ "$ran" -lt $((before + planned)) ]; then fail "only $((ran - before)) of $planned suites ran"; fi
+  rm "$plan"
+}
+
+# suites_of FOLDER PREFIX: C tests and specs of a build
+suites_of() {
+  local folder=$1 prefix=$2 file found=0
+  for file in tests/integration/*_spec.lua tests/learning/*_spec.lua tests/*/*_spec.lua \
+    tests/*/*/*_spec.lua; do
+    [ -f "$file" ] || continue
+    grep -qsxF "${prefix}${file#tests/}" "$results/seen" && continue
+    echo "${prefix}${file#tests/}" >>"$results/seen"
+    case $prefix$file in asan/tests/learning/*) continue ;; esac
+    suite "$prefix${file#tests/}" 300 \
+      "$folder/rlengine tests/support/run_busted.lua -o TAP $file"
+    found=1
+  done
+  for file in tests/c/test_*.c; do
+    file=$(basename "$file" .c)
+    suite "${prefix}c/$file" 200 "env CMOCKA_MESSAGE_OUTPUT=TAP $folder/tests/$file"
+  done
+  [ "$found" -eq 1 ] || fail "no spec was found"
+}
+
+if build release build; then
+  begin "tests"
+  before=$(wc -l <"$results/counts")
+  suites_of build ""
+  suite "lint" 60 build/rlengine tests/lint/lint.lua
+  suite "lint/self-test" 60 build/rlengine tests/lint/lint.lua --self-test
+  suite "lint/luacheck" 60 bash tests/lint/luacheck.sh
+  for script in tests/golden/compare_*.py; do
+    [ -f "$script" ] && suite "golden/$(basename "$script" .py)" 200 bash tests/golden/run.sh "$script"
+  done
+  run_suites
+  finish
+fi
+
+# The instrumented build is clang's where it is installed, so that its warnings count too.
+if [ "$fast" -eq 0 ]; then
+  compiler=gcc
+  if echo 'int main(void){return 0;}' | clang -fsanitize=address,undefined -x c - \
+    -o "$results/probe" 2>/dev/null && "$results/probe"; then
+    compiler=clang
+  fi
+  if build asan build-asan -DCMAKE_C_COMPILER=$compiler; then
+    begin "tests under AddressSanitizer and UndefinedBehaviorSanitizer ($compiler)"
+    before=$(wc -l <"$results/counts")
+    export UBSAN_OPTIONS=print_stacktrace=1
+    suites_of build-asan asan/
+    run_suites
+    finish
+  fi
+fi
+
+echo
+summary

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# A comparison with another implementation, as one TAP test: tests/golden/run.sh SCRIPT.
+# Needs Python packages that the engine itself never needs; without them it is skipped
+# (exit code 3). Python is .venv's where there is one, or $RLENGINE_TEST_PYTHON.
+script=$1
+python=${RLENGINE_TEST_PYTHON:-.venv/bin/python}
+[ -x "$python" ] || python=python3
+output=$("$python" "$script" 2>&1)
+code=$?
+if [ "$code" -eq 2 ]; then
+  tail -n 1 <<<"$output"
+  exit 3
+fi
+echo 1..1
+[ "$code" -eq 0 ] && echo "ok 1 - $script" || echo "not ok 1 - $script"
+sed 's/^/# /' <<<"$output"
+exit "$code"
