@@ -2,6 +2,6 @@
 std = "max"
 max_line_length = 100
 codes = true
+self = false -- a method need not use its object
 exclude_files = { "build*", ".venv", "lua/rlengine/meta" }
--- table.unpack or unpack, and the like: fields that only one of the Luas has.
 files["tests/**/*_spec.lua"] = { std = "max+busted" }

@@ -66,6 +66,9 @@ bool rle_cli_failed_by_interrupt(void);
 /* Handle SIGINT from now on, unless the process was started with it ignored. */
 void rle_cli_interrupt_init(lua_State *L);
 
+/* The Lua state is gone: Ctrl-C means nothing any more, the process is about to exit. */
+void rle_cli_interrupt_fini(void);
+
 /* True once SIGINT has arrived. */
 bool rle_cli_interrupt_seen(void);
 

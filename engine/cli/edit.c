@@ -194,7 +194,8 @@ bool rle_cli_edit_open(lua_State *L, int prompt_table)
     el_set(edit.el, EL_EDITOR, "emacs");
     el_set(edit.el, EL_SIGNAL, 0);
     el_set(edit.el, EL_GETCFN, next_char);
-    el_set(edit.el, EL_ADDFN, "rlengine-complete", "complete a name", complete);
+    /* The narrow call would keep copies of the texts that nobody frees. */
+    el_wset(edit.el, EL_ADDFN, L"rlengine-complete", L"complete a name", complete);
     el_set(edit.el, EL_BIND, "^I", "rlengine-complete", NULL);
     el_set(edit.el, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(edit.el, EL_BIND, "\033[1;5D", "ed-prev-word", NULL);

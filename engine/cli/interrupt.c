@@ -77,6 +77,12 @@ void rle_cli_interrupt_init(lua_State *L)
     sigaction(SIGINT, &action, NULL);
 }
 
+void rle_cli_interrupt_fini(void)
+{
+    signal(SIGINT, SIG_IGN);
+    state = NULL;
+}
+
 bool rle_cli_interrupt_seen(void)
 {
     return seen;

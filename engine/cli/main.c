@@ -254,5 +254,6 @@ int main(int argc, char **argv)
     lua_pushlightuserdata(L, &p);
     if (rle_cli_call(L, 1, 0) != 0) p.code = failed(L);
     lua_close(L);
+    rle_cli_interrupt_fini();
     return p.code;
 }

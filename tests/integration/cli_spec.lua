@@ -267,6 +267,15 @@ describe("rlengine", function()
       assert.truthy(r.err:find(place, 1, true))
     end)
 
+    it("cost little memory: the program starts within 10 MB", function()
+      local cache = process.read(program:gsub("[^/]+$", "") .. "CMakeCache.txt")
+      if cache:find("RLE_SANITIZE:BOOL=ON", 1, true) then
+        pending "an instrumented program is larger"
+      end
+      local r = run { "-e", "io.write((io.open '/proc/self/status':read '*a'))" }
+      assert.truthy(tonumber(r.out:match "VmHWM:%s+(%d+) kB") <= 10 * 1024, r.out)
+    end)
+
     it("make rl no global of scripts", function()
       assert.equal("nil\n", run({ "-e", "print(rl)" }).out)
     end)

@@ -317,7 +317,7 @@ rule {
     { "engine/base/a.h", "/* a.h */\n\n/* Does a; b: b. */\nint rle_a(void);\nint rle_b(void);\n" },
     { "engine/base/a.h", "/* a.h */\n\nint rle_a(void); /* does a */\n" },
     { "engine/base/a_internal.h", "/* a */\n\nint rle_a(void);\n" },
-    { "engine/base/a.h", "/* a.h */\n\ntypedef struct a {\n    int (*now)(void *self);\n} a;\n" },
+    { "engine/base/a.h", "/* a.h */\n\ntypedef struct a {\n    int (*now)(void *);\n} a;\n" },
     { "engine/base/a.h", "/* a.h */\n\nstatic inline int rle_c(void)\n{\n    return 1;\n}\n" },
   },
 }
@@ -327,7 +327,8 @@ rule {
 -- Spelt in two halves, or this file would break its own rule.
 local left_open = {
   "%f[%w]TO" .. "DO%f[%W]", "%f[%w]FIX" .. "ME%f[%W]", "%f[%w]XX" .. "X%f[%W]",
-  "%f[%w]HA" .. "CK%f[%W]", "not " .. "implemented", "place" .. "holder", "not yet " .. "implemented",
+  "%f[%w]HA" .. "CK%f[%W]", "not " .. "implemented", "not yet " .. "implemented",
+  "place" .. "holder",
 }
 
 rule {
@@ -346,7 +347,9 @@ rule {
     end
     return problems
   end,
-  breaks = { { "engine/base/a.c", "/* TO" .. "DO: b */\n" }, { "scripts/a.lua", "-- FIX" .. "ME\n" } },
+  breaks = {
+    { "engine/base/a.c", "/* TO" .. "DO: b */\n" }, { "scripts/a.lua", "-- FIX" .. "ME\n" },
+  },
   keeps = { { "engine/base/a.c", "/* toDOs */\n" } },
 }
 
@@ -358,7 +361,8 @@ local calls = {
   { "fprintf", { "^engine/cli/", "^engine/base/log%.c$" }, "rle_log" },
   { "puts", { "^engine/cli/" }, "rle_log" },
   { "perror", {}, "rle_fail" },
-  { "malloc", { "^engine/base/mem%.c$" }, "rle_malloc" },
+  -- mem.c counts; status.c keeps the message that says that mem.c has none left.
+  { "malloc", { "^engine/base/mem%.c$", "^engine/base/status%.c$" }, "rle_malloc" },
   { "calloc", { "^engine/base/mem%.c$" }, "rle_calloc" },
   { "realloc", { "^engine/base/mem%.c$" }, "rle_realloc" },
   { "strdup", { "^engine/base/mem%.c$" }, "rle_strdup" },
