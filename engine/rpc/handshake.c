@@ -1,0 +1,730 @@
+/* handshake.c - listening, connecting, and who may talk to us.
+ *
+ *   initiator                         acceptor
+ *   HELLO  (greeting)          ->
+ *                              <-     HELLO_ACK (greeting, the version both speak)
+ *   AUTH   (proof, credits)    ->
+ *                              <-     AUTH (proof, credits), or ERROR
+ *
+ * The initiator proves first, so nothing can be learnt from an acceptor without the token
+ * but its name and version. A wrong token, a malformed proof and a proof for another
+ * handshake get the same answer. HELLO and HELLO_ACK keep their form in every version. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/context.h"
+#include "base/log.h"
+#include "rpc/rpc_internal.h"
+
+/* Element types this build can carry. */
+#define DTYPES_CARRIED (RLE_DTYPES_ALL)
+
+enum { LITTLE_ENDIAN_MARK = 1, ACCEPTS_A_TURN = 16 };
+#define ACCEPT_PAUSE (RLE_SECONDS / 10)
+
+/* ---- greetings ---- */
+
+static void write_short(rle_writer *w, const char *s)
+{
+    size_t n = strlen(s);
+    rle_write_u8(w, (uint8_t)n);
+    rle_write_bytes(w, s, n);
+}
+
+static bool read_short(rle_reader *r, char *out, size_t size)
+{
+    size_t n = rle_read_u8(r);
+    const uint8_t *p = rle_read_bytes(r, n);
+    if (!p || n >= size || memchr(p, 0, n)) {
+        r->failed = true;
+        return false;
+    }
+    memcpy(out, p, n);
+    out[n] = 0;
+    return true;
+}
+
+static void encode_greeting(rle_writer *w, const rle_greeting *g, uint16_t version)
+{
+    rle_write_u16(w, version);
+    rle_write_u16(w, g->min_version);
+    rle_write_u16(w, g->max_version);
+    rle_write_u8(w, LITTLE_ENDIAN_MARK);
+    rle_write_u8(w, 0); /* role: every worker can do everything */
+    rle_write_u32(w, g->dtypes);
+    rle_write_u32(w, g->features);
+    rle_write_u32(w, g->heartbeat_ms);
+    rle_write_u32(w, g->timeout_ms);
+    rle_write_u32(w, g->max_frame);
+    rle_write_u32(w, g->pid);
+    rle_write_u64(w, g->max_message);
+    rle_write_u64(w, g->incarnation);
+    rle_write_bytes(w, g->nonce, sizeof g->nonce);
+    write_short(w, g->name);
+    rle_write_u8(w, (uint8_t)g->addresses);
+    for (int i = 0; i < g->addresses; i++) write_short(w, g->address[i]);
+}
+
+/* Later versions may append; what follows is ignored. */
+static rle_status decode_greeting(const uint8_t *p, size_t n, rle_greeting *g, uint16_t *version)
+{
+    rle_reader r;
+    rle_reader_init(&r, p, n);
+    memset(g, 0, sizeof *g);
+    *version = rle_read_u16(&r);
+    g->min_version = rle_read_u16(&r);
+    g->max_version = rle_read_u16(&r);
+    uint8_t endian = rle_read_u8(&r);
+    rle_read_u8(&r);
+    g->dtypes = rle_read_u32(&r);
+    g->features = rle_read_u32(&r);
+    g->heartbeat_ms = rle_read_u32(&r);
+    g->timeout_ms = rle_read_u32(&r);
+    g->max_frame = rle_read_u32(&r);
+    g->pid = rle_read_u32(&r);
+    g->max_message = rle_read_u64(&r);
+    g->incarnation = rle_read_u64(&r);
+    const uint8_t *nonce = rle_read_bytes(&r, RLE_NONCE_SIZE);
+    if (nonce) memcpy(g->nonce, nonce, RLE_NONCE_SIZE);
+    read_short(&r, g->name, sizeof g->name);
+    int addresses = rle_read_u8(&r);
+    for (int i = 0; i < addresses && !r.failed; i++) {
+        char address[256];
+        if (read_short(&r, address, sizeof address) && i < RLE_REF_ADDRESSES &&
+            strlen(address) < RLE_ADDRESS_MAX)
+            memcpy(g->address[g->addresses++], address, strlen(address) + 1);
+    }
+    if (r.failed || endian != LITTLE_ENDIAN_MARK || !rle_name_ok(g->name, strlen(g->name)) ||
+        g->incarnation == 0 || g->min_version > g->max_version || g->max_message == 0)
+        return rle_fail(RLE_INVALID_ARGUMENT, "malformed greeting");
+    return RLE_OK;
+}
+
+static rle_status my_greeting(rle_rpc *rpc, rle_greeting *g)
+{
+    memset(g, 0, sizeof *g);
+    g->min_version = (uint16_t)rpc->o.min_version;
+    g->max_version = (uint16_t)rpc->o.max_version;
+    g->dtypes = DTYPES_CARRIED;
+    g->heartbeat_ms = (uint32_t)(rpc->o.heartbeat / 1000000);
+    g->timeout_ms = (uint32_t)(rpc->o.peer_timeout / 1000000);
+    g->max_frame = RLE_FRAME_MAX_PAYLOAD;
+    g->pid = (uint32_t)getpid();
+    g->max_message = rpc->o.max_message;
+    g->incarnation = rpc->incarnation;
+    snprintf(g->name, sizeof g->name, "%s", rpc->name);
+    for (int i = 0; i < rpc->listener_count && i < RLE_REF_ADDRESSES; i++)
+        snprintf(g->address[g->addresses++], RLE_ADDRESS_MAX, "%s",
+                 rpc->listeners[i].address.text);
+    return rle_random_bytes(g->nonce, sizeof g->nonce);
+}
+
+static rle_status keep_payload(const rle_writer *w, uint8_t *out, size_t size, size_t *len)
+{
+    RLE_TRY(rle_writer_status(w, "handshake"));
+    if (w->len > size) return rle_fail(RLE_INTERNAL, "greeting of %zu bytes", w->len);
+    memcpy(out, w->data, w->len);
+    *len = w->len;
+    return RLE_OK;
+}
+
+static rle_status send_payload(rle_conn *conn, rle_frame_type type, uint32_t credit,
+                               const void *payload, size_t n)
+{
+    rle_frame f = {.type = (uint8_t)type, .credit = credit, .values = (uint32_t)n};
+    struct iovec part = {(void *)payload, n};
+    return rle_conn_send(conn, &f, &part, 1, false, false);
+}
+
+static rle_status send_greeting(rle_conn *conn, rle_frame_type type, uint16_t version,
+                                uint8_t *keep, size_t size, size_t *len)
+{
+    rle_handshake *h = conn->handshake;
+    RLE_TRY(my_greeting(conn->rpc, &h->mine));
+    rle_writer w;
+    rle_writer_init(&w);
+    encode_greeting(&w, &h->mine, version);
+    rle_status s = keep_payload(&w, keep, size, len);
+    if (s == RLE_OK) s = send_payload(conn, type, 0, keep, *len);
+    rle_writer_fini(&w);
+    return s;
+}
+
+/* ---- refusing ---- */
+
+/* Tell the other side why, and close. The message is rle_message(). */
+static void refuse(rle_conn *conn, rle_status code)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s", rle_message());
+    rle_wire_error e = {.code = code,
+                        .message = {text, strlen(text)},
+                        .worker = {conn->rpc->name, strlen(conn->rpc->name)}};
+    rle_writer w;
+    rle_writer_init(&w);
+    rle_error_encode(&w, &e);
+    if (!w.failed) {
+        rle_frame f = {.type = RLE_FRAME_ERROR, .code = (uint16_t)code,
+                       .values = (uint32_t)w.len};
+        struct iovec part = {w.data, w.len};
+        rle_conn_send(conn, &f, &part, 1, false, false);
+    }
+    rle_writer_fini(&w);
+    conn->rpc->counters.refused_peers++;
+    rle_conn_close(conn, text, true);
+}
+
+/* The initiator learns that it was refused, or finds a reason to give up. */
+static void give_up(rle_conn *conn, rle_status code)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s", rle_message());
+    if (conn->result && !conn->result->done) {
+        conn->result->done = true;
+        conn->result->status = code;
+        snprintf(conn->result->message, sizeof conn->result->message, "%s", text);
+    } else {
+        rle_log(RLE_LOG_WARN, "%s: %s", conn->address.shown, text);
+    }
+    rle_peer *peer = conn->peer;
+    if (code == RLE_ALREADY_EXISTS && peer && peer->opening == conn) {
+        /* Both sides connected to each other; the other connection is the one that stays,
+         * and it sends what is held. */
+        peer->opening = NULL;
+        conn->peer = NULL;
+    }
+    rle_conn_close(conn, text, true);
+}
+
+static int64_t last_refusal(const rle_refusals *r)
+{
+    return r->count ? r->times[(r->next + RLE_REFUSALS_A_MINUTE - 1) % RLE_REFUSALS_A_MINUTE]
+                    : INT64_MIN;
+}
+
+/* The record of an address; with `make` a new one, in place of the oldest. */
+static rle_refusals *refusals_of(rle_rpc *rpc, const rle_address *address, bool make)
+{
+    rle_address host = *address;
+    /* The port of a connecting socket says nothing. */
+    char *colon = host.is_unix ? NULL : strrchr(host.shown, ':');
+    if (colon) *colon = 0;
+    rle_refusals *oldest = &rpc->refusals[0];
+    for (int i = 0; i < RLE_REFUSAL_ADDRESSES; i++) {
+        rle_refusals *r = &rpc->refusals[i];
+        if (r->count && strcmp(r->address.shown, host.shown) == 0) return r;
+        if (last_refusal(r) < last_refusal(oldest)) oldest = r;
+    }
+    if (!make) return NULL;
+    memset(oldest, 0, sizeof *oldest);
+    oldest->address = host;
+    return oldest;
+}
+
+static int count_refusal(rle_rpc *rpc, const rle_address *address)
+{
+    rle_refusals *r = refusals_of(rpc, address, true);
+    int64_t now = rle_now();
+    r->times[r->next] = now;
+    r->next = (r->next + 1) % RLE_REFUSALS_A_MINUTE;
+    if (r->count < RLE_REFUSALS_A_MINUTE) r->count++;
+    int recent = 0;
+    for (int i = 0; i < r->count; i++) recent += now - r->times[i] < 60 * RLE_SECONDS;
+    if (recent >= RLE_REFUSALS_A_MINUTE && !address->is_unix)
+        r->banned_until = now + 60 * RLE_SECONDS;
+    return recent;
+}
+
+static bool banned(rle_rpc *rpc, const rle_address *address)
+{
+    rle_refusals *r = address->is_unix ? NULL : refusals_of(rpc, address, false);
+    return r && r->banned_until > rle_now();
+}
+
+/* ---- opening ---- */
+
+static void open_conn(rle_conn *conn, rle_peer *peer)
+{
+    rle_rpc *rpc = conn->rpc;
+    rle_greeting *theirs = &conn->handshake->theirs;
+    conn->state = RLE_CONN_OPEN;
+    rpc->half_open--;
+    conn->incarnation = theirs->incarnation;
+    conn->max_message = theirs->max_message;
+    conn->pid = (pid_t)theirs->pid;
+    uid_t uid;
+    if (conn->is_unix) rle_peer_credentials(conn->transport.fd, &conn->pid, &uid);
+    conn->peer = peer;
+    peer->conn = conn;
+    if (peer->opening == conn) peer->opening = NULL;
+    peer->known = true;
+    peer->left = false;
+    peer->pid = conn->pid;
+    peer->last_incarnation = conn->incarnation;
+    peer->addresses = theirs->addresses;
+    memcpy(peer->address, theirs->address, sizeof peer->address);
+    rpc->membership++;
+    if (conn->result && !conn->result->done) {
+        conn->result->done = true;
+        conn->result->status = RLE_OK;
+        conn->result->peer = peer;
+    }
+    conn->result = NULL;
+    rle_handshake_free(conn);
+    if (rpc->stopping) rle_conn_control(conn, RLE_FRAME_GOAWAY, 0, 0, 0);
+    if (conn->state == RLE_CONN_OPEN && peer->held) rle_peer_send_held(peer);
+}
+
+/* May a worker of that name join over `conn`? */
+static rle_status check_name(rle_conn *conn, const rle_greeting *theirs, rle_peer **out)
+{
+    rle_peer *peer = rle_peer_get(conn->rpc, theirs->name);
+    if (!peer) return rle_oom(sizeof *peer, "worker");
+    if (peer->is_self)
+        return rle_fail(RLE_ALREADY_EXISTS, "\"%s\" is already the name of pid %d; pick another "
+                        "name", theirs->name, (int)getpid());
+    if (peer->conn)
+        return rle_fail(RLE_ALREADY_EXISTS,
+                        "\"%s\" is already connected from pid %d; pick another name",
+                        theirs->name, (int)peer->conn->pid);
+    *out = peer;
+    return RLE_OK;
+}
+
+/* ---- frames ---- */
+
+static void version_range(int min, int max, char *out, size_t size)
+{
+    if (min == max)
+        snprintf(out, size, "%d", min);
+    else
+        snprintf(out, size, "%d to %d", min, max);
+}
+
+static void got_hello(rle_conn *conn, const uint8_t *payload, size_t n)
+{
+    rle_handshake *h = conn->handshake;
+    rle_rpc *rpc = conn->rpc;
+    uint16_t ignored;
+    rle_status s = decode_greeting(payload, n, &h->theirs, &ignored);
+    if (s == RLE_OK && n > sizeof h->hello)
+        s = rle_fail(RLE_INVALID_ARGUMENT, "greeting of %zu bytes", n);
+    if (s != RLE_OK) {
+        rle_conn_reject(conn);
+        return;
+    }
+    memcpy(h->hello, payload, n);
+    h->hello_len = n;
+    int low = h->theirs.min_version > rpc->o.min_version ? h->theirs.min_version
+                                                         : rpc->o.min_version;
+    int high = h->theirs.max_version < rpc->o.max_version ? h->theirs.max_version
+                                                          : rpc->o.max_version;
+    if (low > high) {
+        char theirs[32], mine[32];
+        version_range(h->theirs.min_version, h->theirs.max_version, theirs, sizeof theirs);
+        version_range(rpc->o.min_version, rpc->o.max_version, mine, sizeof mine);
+        rle_fail(RLE_UNIMPLEMENTED, "\"%s\" speaks protocol %s, \"%s\" speaks %s",
+                 h->theirs.name, theirs, rpc->name, mine);
+        rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
+        refuse(conn, RLE_UNIMPLEMENTED);
+        return;
+    }
+    conn->state = RLE_CONN_PROVING;
+    if (send_greeting(conn, RLE_FRAME_HELLO_ACK, (uint16_t)high, h->ack, sizeof h->ack,
+                      &h->ack_len) != RLE_OK)
+        rle_conn_reject(conn);
+}
+
+static void got_hello_ack(rle_conn *conn, const uint8_t *payload, size_t n)
+{
+    rle_handshake *h = conn->handshake;
+    rle_rpc *rpc = conn->rpc;
+    uint16_t version;
+    rle_status s = decode_greeting(payload, n, &h->theirs, &version);
+    if (s == RLE_OK && (n > sizeof h->ack || version < rpc->o.min_version ||
+                        version > rpc->o.max_version))
+        s = rle_fail(RLE_INVALID_ARGUMENT, "malformed greeting");
+    if (s != RLE_OK) {
+        give_up(conn, s);
+        return;
+    }
+    memcpy(h->ack, payload, n);
+    h->ack_len = n;
+    uint8_t proof[RLE_PROOF_SIZE];
+    s = rle_auth_proof(&rpc->token, 'c', h->hello, h->hello_len, h->ack, h->ack_len, proof);
+    if (s == RLE_OK)
+        s = send_payload(conn, RLE_FRAME_AUTH, (uint32_t)rpc->o.max_credits, proof,
+                         sizeof proof);
+    if (s != RLE_OK && conn->state != RLE_CONN_DEAD)
+        give_up(conn, s);
+    else if (conn->state != RLE_CONN_DEAD)
+        conn->state = RLE_CONN_PROVING;
+}
+
+/* Acceptor: the initiator's proof. */
+static void judge(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
+{
+    rle_handshake *h = conn->handshake;
+    rle_rpc *rpc = conn->rpc;
+    uint8_t want[RLE_PROOF_SIZE], got[RLE_PROOF_SIZE] = {0};
+    if (f->payload == sizeof got) memcpy(got, payload, sizeof got);
+    rle_status s = rle_auth_proof(&rpc->token, 'c', h->hello, h->hello_len, h->ack,
+                                  h->ack_len, want);
+    bool known = s == RLE_OK && rle_auth_equal(want, got) && f->payload == sizeof got;
+    if (!known) {
+        int recent = count_refusal(rpc, &conn->address);
+        rle_log(RLE_LOG_WARN, "refused %s: wrong token (%d in the last minute)",
+                conn->address.shown, recent);
+        rle_fail(RLE_UNAUTHENTICATED, "\"%s\" refused the token", rpc->name);
+        refuse(conn, RLE_UNAUTHENTICATED);
+        return;
+    }
+    rle_peer *peer = NULL;
+    s = check_name(conn, &h->theirs, &peer);
+    if (s == RLE_OK && peer->opening && strcmp(rpc->name, h->theirs.name) < 0)
+        s = rle_fail(RLE_ALREADY_EXISTS, "\"%s\" is connecting to \"%s\" already", rpc->name,
+                     h->theirs.name);
+    if (s != RLE_OK) {
+        rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
+        refuse(conn, s);
+        return;
+    }
+    s = rle_auth_proof(&rpc->token, 's', h->hello, h->hello_len, h->ack, h->ack_len, want);
+    if (s == RLE_OK)
+        s = send_payload(conn, RLE_FRAME_AUTH, (uint32_t)rpc->o.max_credits, want, sizeof want);
+    if (conn->state == RLE_CONN_DEAD) return;
+    if (s != RLE_OK) {
+        rle_conn_reject(conn);
+        return;
+    }
+    if (peer->opening) {
+        rle_conn *mine = peer->opening;
+        peer->opening = NULL;
+        mine->peer = NULL;
+        rle_conn_close(mine, "the other side connected first", true);
+    }
+    conn->credits = f->credit < RLE_CALLS_HARD ? f->credit : RLE_CALLS_HARD;
+    open_conn(conn, peer);
+}
+
+/* Initiator: the acceptor knows the token too. */
+static void welcomed(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
+{
+    rle_handshake *h = conn->handshake;
+    rle_rpc *rpc = conn->rpc;
+    uint8_t want[RLE_PROOF_SIZE];
+    rle_status s = rle_auth_proof(&rpc->token, 's', h->hello, h->hello_len, h->ack, h->ack_len,
+                                  want);
+    if (s == RLE_OK && (f->payload != sizeof want || !rle_auth_equal(want, payload)))
+        s = rle_fail(RLE_UNAUTHENTICATED, "\"%s\" at %s does not know the token in %s",
+                     h->theirs.name, conn->address.shown, rpc->token.source);
+    rle_peer *peer = NULL;
+    if (s == RLE_OK && conn->peer && strcmp(conn->peer->name, h->theirs.name) != 0)
+        s = rle_fail(RLE_UNAVAILABLE, "%s is now \"%s\", not \"%s\"", conn->address.shown,
+                     h->theirs.name, conn->peer->name);
+    if (s == RLE_OK) s = check_name(conn, &h->theirs, &peer);
+    if (s != RLE_OK) {
+        give_up(conn, s);
+        return;
+    }
+    conn->credits = f->credit < RLE_CALLS_HARD ? f->credit : RLE_CALLS_HARD;
+    open_conn(conn, peer);
+}
+
+static void refused(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
+{
+    rle_msg m = {.data = payload, .size = f->payload, .values = f->payload};
+    rle_wire_error e;
+    rle_status code = RLE_UNAVAILABLE;
+    if (rle_error_decode(&m, &e) == RLE_OK) {
+        code = e.code;
+        if (code == RLE_UNAUTHENTICATED)
+            rle_fail(code, "\"%.*s\" refused the token in %s", (int)e.worker.n, e.worker.p,
+                     conn->rpc->token.source);
+        else
+            rle_fail(code, "%.*s", (int)(e.message.n < 400 ? e.message.n : 400), e.message.p);
+    }
+    give_up(conn, code);
+}
+
+void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
+{
+    bool greeting = conn->state == RLE_CONN_GREETING, proving = conn->state == RLE_CONN_PROVING;
+    if (f->type == RLE_FRAME_HELLO && greeting && !conn->initiator) {
+        got_hello(conn, payload, f->payload);
+    } else if (f->type == RLE_FRAME_HELLO_ACK && greeting && conn->initiator) {
+        got_hello_ack(conn, payload, f->payload);
+    } else if (f->type == RLE_FRAME_AUTH && proving && !conn->initiator) {
+        judge(conn, f, payload);
+    } else if (f->type == RLE_FRAME_AUTH && proving && conn->initiator) {
+        welcomed(conn, f, payload);
+    } else if (f->type == RLE_FRAME_ERROR && conn->initiator) {
+        refused(conn, f, payload);
+    } else {
+        rle_fail(RLE_INVALID_ARGUMENT, "%s frame out of place", rle_frame_type_name(f->type));
+        rle_conn_reject(conn);
+    }
+}
+
+static void handshake_late(rle_timer *t)
+{
+    rle_handshake *h = (rle_handshake *)((char *)t - offsetof(rle_handshake, timer));
+    rle_fail(RLE_UNAVAILABLE, "handshake not finished in %d s",
+             (int)(RLE_HANDSHAKE_TIME / RLE_SECONDS));
+    if (h->conn->initiator)
+        give_up(h->conn, RLE_UNAVAILABLE);
+    else
+        rle_conn_reject(h->conn);
+}
+
+void rle_handshake_begin(rle_conn *conn)
+{
+    if (conn->initiator && conn->state == RLE_CONN_CONNECTING) {
+        int why = 0;
+        socklen_t len = sizeof why;
+        getsockopt(conn->transport.fd, SOL_SOCKET, SO_ERROR, &why, &len);
+        if (why) {
+            if (conn->result) conn->result->connect_errno = why;
+            rle_fail(RLE_UNAVAILABLE, "cannot connect to %s: %s", conn->address.shown,
+                     strerror(why));
+            give_up(conn, RLE_UNAVAILABLE);
+            return;
+        }
+        conn->state = RLE_CONN_GREETING;
+        if (event_add(conn->read_event, NULL) != 0) {
+            rle_oom(0, "connection");
+            give_up(conn, RLE_RESOURCE_EXHAUSTED);
+            return;
+        }
+    }
+    rle_handshake *h = conn->handshake;
+    rle_status s = RLE_OK;
+    if (!h->timer.place) {
+        h->timer.fire = handshake_late;
+        s = rle_timer_arm(&conn->rpc->loop, &h->timer, rle_now() + RLE_HANDSHAKE_TIME);
+    }
+    if (s == RLE_OK && conn->initiator)
+        s = send_greeting(conn, RLE_FRAME_HELLO, 0, h->hello, sizeof h->hello, &h->hello_len);
+    if (s != RLE_OK && conn->state != RLE_CONN_DEAD) {
+        if (conn->initiator)
+            give_up(conn, s);
+        else
+            rle_conn_reject(conn);
+    }
+}
+
+void rle_handshake_free(rle_conn *conn)
+{
+    if (!conn->handshake) return;
+    rle_timer_disarm(&conn->rpc->loop, &conn->handshake->timer);
+    rle_free(conn->handshake);
+    conn->handshake = NULL;
+}
+
+/* ---- listening ---- */
+
+static void accept_again(rle_timer *t)
+{
+    rle_rpc *rpc = (rle_rpc *)((char *)t - offsetof(rle_rpc, accept_timer));
+    for (int i = 0; i < rpc->listener_count; i++) {
+        if (!rpc->listeners[i].paused) continue;
+        rpc->listeners[i].paused = false;
+        event_add(rpc->listeners[i].event, NULL);
+    }
+}
+
+static void pause_accepting(struct rle_listener *listener, const char *why)
+{
+    rle_rpc *rpc = listener->rpc;
+    if (!rpc->accept_timer.place) rle_log(RLE_LOG_WARN, "accepting paused: %s", why);
+    listener->paused = true;
+    event_del(listener->event);
+    rpc->accept_timer.fire = accept_again;
+    rle_timer_arm(&rpc->loop, &rpc->accept_timer, rle_now() + ACCEPT_PAUSE);
+}
+
+static bool user_allowed(rle_rpc *rpc, uid_t uid)
+{
+    if (uid == geteuid()) return true;
+    for (int i = 0; i < rpc->o.allow_uid_count; i++)
+        if (rpc->allow_uids[i] == uid) return true;
+    return false;
+}
+
+/* Before a byte is read: is there any reason to talk to it at all? */
+static bool admit(rle_rpc *rpc, int fd, const rle_address *from)
+{
+    if (banned(rpc, from) || rpc->half_open >= RLE_PREAUTH_CONNECTIONS) return false;
+    if (!from->is_unix) return true;
+    pid_t pid;
+    uid_t uid;
+    if (rle_peer_credentials(fd, &pid, &uid) && user_allowed(rpc, uid)) return true;
+    rle_log(RLE_LOG_WARN, "refused a connection of user %u (allow_uids admits others)",
+            (unsigned)uid);
+    rpc->counters.refused_peers++;
+    return false;
+}
+
+static void listener_readable(evutil_socket_t fd, short what, void *arg)
+{
+    (void)what;
+    struct rle_listener *listener = arg;
+    rle_rpc *rpc = listener->rpc;
+    for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+        rle_address from;
+        int got = rle_accept(fd, &from);
+        if (got < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                pause_accepting(listener, strerror(errno));
+            return; /* EAGAIN, or a connection that is gone already */
+        }
+        if (from.is_unix) from = listener->address;
+        if (!admit(rpc, got, &from)) {
+            close(got);
+            continue;
+        }
+        rle_conn *conn;
+        if (rle_conn_new(rpc, got, &from, false, false, &conn) != RLE_OK) {
+            pause_accepting(listener, rle_message());
+            return;
+        }
+        rle_handshake_begin(conn);
+    }
+}
+
+rle_status rle_rpc_listen(rle_rpc *rpc, const char *text, char *bound)
+{
+    rle_address at, real;
+    RLE_TRY(rle_address_parse(text, &at));
+    if (rpc->listener_count == RLE_LISTEN_MAX)
+        return rle_fail(RLE_INVALID_ARGUMENT, "more than %d addresses to listen on",
+                        RLE_LISTEN_MAX);
+    int fd;
+    RLE_TRY(rle_listen(&at, rpc->o.insecure_network, &fd, &real));
+    if (!real.is_loopback)
+        rle_log(RLE_LOG_WARN,
+                "listening on %s without tls: whoever can read this network can read and change "
+                "what is sent",
+                real.shown);
+    rle_rpc_enter(rpc);
+    struct rle_listener *listener = &rpc->listeners[rpc->listener_count];
+    *listener = (struct rle_listener){.rpc = rpc, .fd = fd, .address = real};
+    listener->event =
+        event_new(rpc->loop.base, fd, EV_READ | EV_PERSIST, listener_readable, listener);
+    rle_status s = RLE_OK;
+    if (!listener->event || event_add(listener->event, NULL) != 0) {
+        if (listener->event) event_free(listener->event);
+        close(fd);
+        s = rle_oom(sizeof *listener, "listener");
+    } else {
+        rpc->listener_count++;
+        if (bound) snprintf(bound, RLE_ADDRESS_MAX, "%s", real.text);
+    }
+    rle_rpc_leave(rpc);
+    return s;
+}
+
+/* ---- connecting ---- */
+
+static rle_status start_connect(rle_rpc *rpc, const rle_address *to, rle_connect_result *result,
+                                rle_peer *peer, rle_conn **out)
+{
+    int fd;
+    bool pending;
+    rle_status s = rle_connect(to, &fd, &pending);
+    if (s != RLE_OK) {
+        if (result) result->connect_errno = errno;
+        return s;
+    }
+    rle_conn *conn;
+    RLE_TRY(rle_conn_new(rpc, fd, to, true, pending, &conn));
+    conn->result = result;
+    conn->peer = peer;
+    if (out) *out = conn;
+    if (peer) peer->opening = conn;
+    if (!pending) {
+        rle_handshake_begin(conn);
+        return RLE_OK;
+    }
+    conn->handshake->timer.fire = handshake_late;
+    s = rle_timer_arm(&rpc->loop, &conn->handshake->timer, rle_now() + RLE_HANDSHAKE_TIME);
+    if (s != RLE_OK) give_up(conn, s);
+    return RLE_OK;
+}
+
+void rle_peer_open(rle_peer *peer)
+{
+    rle_rpc *rpc = peer->rpc;
+    for (int i = 0; i < peer->addresses && !peer->conn && !peer->opening; i++) {
+        rle_address to;
+        if (strncmp(peer->address[i], "unix:", 5) != 0) {
+            /* Addresses come from other workers: numbers only, no look-ups. */
+            const char *host = peer->address[i] + 6;
+            if (strncmp(peer->address[i], "tcp://", 6) != 0 ||
+                strspn(host, "0123456789abcdefABCDEF.:[]") != strlen(host))
+                continue;
+        }
+        if (rle_address_parse(peer->address[i], &to) != RLE_OK ||
+            rle_address_allowed(&to, rpc->o.insecure_network, "connect to") != RLE_OK)
+            continue;
+        start_connect(rpc, &to, NULL, peer, NULL);
+    }
+}
+
+static void wake_up(rle_timer *t)
+{
+    (void)t; /* the turn has returned: that was all */
+}
+
+static bool worth_another_try(int why)
+{
+    return why == ECONNREFUSED || why == ENOENT || why == EAGAIN || why == ECONNRESET;
+}
+
+rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_peer **out)
+{
+    rle_address to;
+    RLE_TRY(rle_address_parse(text, &to));
+    RLE_TRY(rle_address_allowed(&to, rpc->o.insecure_network, "connect to"));
+    int64_t end = rle_now() + timeout, pause = RLE_SECONDS / 500;
+    rle_timer timer = {.fire = wake_up};
+    rle_status s;
+    rle_connect_result result;
+    for (;;) {
+        memset(&result, 0, sizeof result);
+        rle_conn *conn = NULL;
+        rle_rpc_enter(rpc);
+        s = start_connect(rpc, &to, &result, NULL, &conn);
+        if (s != RLE_OK) snprintf(result.message, sizeof result.message, "%s", rle_message());
+        while (s == RLE_OK && !result.done && !rle_interrupted)
+            rle_loop_turn(&rpc->loop, true);
+        if (s == RLE_OK && !result.done) {
+            conn->result = NULL;
+            rle_conn_close(conn, "interrupted", true);
+            rle_rpc_leave(rpc);
+            return rle_fail(RLE_CANCELLED, "interrupted");
+        }
+        if (s == RLE_OK) s = result.status;
+        bool again = s != RLE_OK && worth_another_try(result.connect_errno) && rle_now() < end;
+        if (again) {
+            again = rle_timer_arm(&rpc->loop, &timer, rle_now() + pause) == RLE_OK;
+            while (timer.place && !rle_interrupted) rle_loop_turn(&rpc->loop, true);
+            rle_timer_disarm(&rpc->loop, &timer);
+            if (pause < RLE_SECONDS / 5) pause *= 2;
+        }
+        rle_rpc_leave(rpc);
+        if (again && !rle_interrupted) continue;
+        break;
+    }
+    if (s != RLE_OK) {
+        if (result.connect_errno)
+            return rle_fail(s, "no worker at %s for %.1f s (%s)", to.shown,
+                            (double)timeout / RLE_SECONDS, strerror(result.connect_errno));
+        return rle_fail(s, "%s", result.message);
+    }
+    if (out) *out = result.peer;
+    return RLE_OK;
+}

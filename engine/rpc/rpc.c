@@ -1,0 +1,573 @@
+/* rpc.c - life of an rle_rpc, the workers it knows, heartbeats, turns. */
+#include "rpc/rpc.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "base/log.h"
+#include "rpc/rpc_internal.h"
+
+#define BREATH (RLE_SECONDS / 100)
+
+/* Of this process, for rle_rpc_wake_all. Changed only by the owner thread. */
+static rle_rpc *_Atomic all_rpcs;
+
+/* ---- messages ---- */
+
+static rle_status copy_out(const rle_msg *m, rle_msg *keep)
+{
+    uint8_t *block = rle_malloc(m->size);
+    if (!block) return rle_oom(m->size, "frame body");
+    memcpy(block, m->data, m->size);
+    *keep = *m;
+    keep->data = keep->block = block;
+    keep->borrowed = 0;
+    return RLE_OK;
+}
+
+rle_status rle_message_keep(rle_rpc *rpc, const rle_msg *m, rle_msg *keep)
+{
+    if (m->block) {
+        *keep = *m;
+        keep->borrowed = 0;
+        return RLE_OK;
+    }
+    if (rle_loop_on_guard()) return copy_out(m, keep);
+    if (rpc->borrowed_count == rpc->borrowed_cap) {
+        size_t cap = rpc->borrowed_cap ? rpc->borrowed_cap * 2 : 64;
+        rle_msg **list = rle_realloc(rpc->borrowed, cap * sizeof *list);
+        if (!list) return rle_oom(cap * sizeof *list, "messages");
+        rpc->borrowed = list;
+        rpc->borrowed_cap = cap;
+    }
+    *keep = *m;
+    rpc->borrowed[rpc->borrowed_count++] = keep;
+    keep->borrowed = rpc->borrowed_count;
+    return RLE_OK;
+}
+
+static void unborrow(rle_rpc *rpc, rle_msg *m)
+{
+    rle_msg *last = rpc->borrowed[--rpc->borrowed_count];
+    rpc->borrowed[m->borrowed - 1] = last;
+    last->borrowed = m->borrowed;
+    m->borrowed = 0;
+    if (!rpc->borrowed_count) rpc->scratch_used = 0;
+}
+
+void rle_message_settle(rle_rpc *rpc)
+{
+    while (rpc->borrowed_count) {
+        rle_msg *m = rpc->borrowed[rpc->borrowed_count - 1];
+        rle_msg own;
+        /* Without memory it stays where it is, and reading goes on behind it. */
+        if (copy_out(m, &own) != RLE_OK) return;
+        unborrow(rpc, m);
+        *m = own;
+    }
+}
+
+void rle_message_drop_bytes(rle_rpc *rpc, rle_msg *m)
+{
+    if (m->borrowed) unborrow(rpc, m);
+    rle_free(m->block);
+    *m = (rle_msg){0};
+}
+
+/* ---- entering ---- */
+
+static void empty_trash(rle_rpc *rpc)
+{
+    while (rpc->discarded) {
+        rle_future *f = rpc->discarded;
+        rpc->discarded = f->next_discarded;
+        rle_future_unref(f);
+    }
+    while (rpc->trash_count) {
+        rle_trash t = rpc->trash[--rpc->trash_count];
+        if (t.kind == RLE_TRASH_EXPORT) {
+            rle_export_unhold_locked(rpc, t.object);
+            continue;
+        }
+        rle_conn *conn = t.peer->conn;
+        if (!conn || conn->incarnation != t.incarnation) continue;
+        uint8_t entry[12];
+        rle_put64(entry, t.object);
+        rle_put32(entry + 8, t.count);
+        rle_frame f = {.type = RLE_FRAME_RELEASE, .values = sizeof entry};
+        struct iovec part = {entry, sizeof entry};
+        if (rle_conn_send(conn, &f, &part, 1, false, true) != RLE_OK)
+            rle_log(RLE_LOG_WARN, "reference not given back to \"%s\": %s", t.peer->name,
+                    rle_message());
+    }
+}
+
+void rle_rpc_enter(rle_rpc *rpc)
+{
+    rle_loop_lock(&rpc->loop);
+    if (rpc->trash_count || rpc->discarded) empty_trash(rpc);
+}
+
+static void throw_away(rle_rpc *rpc, rle_trash t)
+{
+    if (rpc->trash_count == rpc->trash_cap) {
+        size_t cap = rpc->trash_cap ? rpc->trash_cap * 2 : 64;
+        rle_trash *list = rle_realloc(rpc->trash, cap * sizeof *list);
+        if (!list) return; /* the connection's end gives it back */
+        rpc->trash = list;
+        rpc->trash_cap = cap;
+    }
+    rpc->trash[rpc->trash_count++] = t;
+}
+
+void rle_ref_discard(rle_rpc *rpc, rle_peer *peer, uint64_t incarnation, uint64_t object,
+                     uint32_t count)
+{
+    throw_away(rpc, (rle_trash){RLE_TRASH_REF, peer, incarnation, object, count});
+}
+
+void rle_export_discard(rle_rpc *rpc, uint64_t object)
+{
+    throw_away(rpc, (rle_trash){.kind = RLE_TRASH_EXPORT, .object = object});
+}
+
+/* ---- heartbeats ---- */
+
+static int64_t tick_interval(const rle_rpc *rpc)
+{
+    int64_t interval = rpc->o.heartbeat / 4;
+    if (interval < RLE_SECONDS / 50) interval = RLE_SECONDS / 50;
+    return interval < RLE_SECONDS ? interval : RLE_SECONDS;
+}
+
+static void check_conn(rle_conn *conn, int64_t now)
+{
+    rle_rpc *rpc = conn->rpc;
+    int64_t silent = now - conn->heard;
+    if (conn->out_over_since && now - conn->out_over_since > RLE_OUT_PATIENCE) {
+        rle_conn_close(conn, "8 MiB or more waited for 10.0 s", false);
+        return;
+    }
+    if (silent >= rpc->o.peer_timeout && conn->pinged) {
+        char reason[64];
+        snprintf(reason, sizeof reason, "did not answer for %.1f s",
+                 (double)rpc->o.peer_timeout / RLE_SECONDS);
+        rle_conn_close(conn, reason, false);
+        return;
+    }
+    /* A busy worker with open calls is asked too, though it talks: for the busy log. */
+    if (silent >= rpc->o.heartbeat &&
+        (!conn->pinged || now - conn->pinged >= rpc->o.heartbeat)) {
+        conn->pinged = now;
+        rle_conn_control(conn, RLE_FRAME_PING, 0, (uint64_t)now, 0);
+    }
+}
+
+static void tick(rle_timer *t)
+{
+    rle_rpc *rpc = (rle_rpc *)((char *)t - offsetof(rle_rpc, tick));
+    int64_t now = rle_now(), interval = tick_interval(rpc);
+    /* When nobody ran the loop for a while (the process was stopped), what others sent has
+     * to be read before anybody is called silent. */
+    bool late = now - t->at > interval;
+    for (rle_conn *conn = rpc->conns, *next; conn && !late; conn = next) {
+        next = conn->next;
+        if (conn->state == RLE_CONN_OPEN) check_conn(conn, now);
+    }
+    rle_timer_arm(&rpc->loop, t, now + interval);
+}
+
+/* ---- workers ---- */
+
+rle_peer *rle_peer_get(rle_rpc *rpc, const char *name)
+{
+    uint64_t key = rle_hash_name(name);
+    rle_map_slot *slot = rle_map_get(&rpc->peers, key);
+    for (rle_peer *p = slot ? slot->v.pointer : NULL; p; p = p->next_same)
+        if (strcmp(p->name, name) == 0) return p;
+    rle_peer *peer = rle_calloc(1, sizeof *peer);
+    if (!peer) return NULL;
+    slot = rle_map_put(&rpc->peers, key);
+    if (!slot) {
+        rle_free(peer);
+        return NULL;
+    }
+    peer->rpc = rpc;
+    snprintf(peer->name, sizeof peer->name, "%s", name);
+    peer->held_end = &peer->held;
+    peer->is_self = strcmp(name, rpc->name) == 0;
+    peer->next_same = slot->v.pointer;
+    slot->v.pointer = peer;
+    rpc->peer_count++;
+    return peer;
+}
+
+rle_peer *rle_rpc_peer(rle_rpc *rpc, const char *name)
+{
+    rle_rpc_enter(rpc);
+    rle_peer *peer = rle_peer_get(rpc, name);
+    rle_rpc_leave(rpc);
+    return peer;
+}
+
+const char *rle_peer_name(const rle_peer *peer)
+{
+    return peer->name;
+}
+
+bool rle_peer_is_self(const rle_peer *peer)
+{
+    return peer->is_self;
+}
+
+bool rle_peer_connected(rle_rpc *rpc, rle_peer *peer)
+{
+    rle_rpc_enter(rpc);
+    bool yes = peer->conn && !peer->conn->going_away;
+    rle_rpc_leave(rpc);
+    return yes;
+}
+
+uint64_t rle_peer_incarnation(rle_rpc *rpc, rle_peer *peer)
+{
+    rle_rpc_enter(rpc);
+    uint64_t incarnation = peer->conn ? peer->conn->incarnation : 0;
+    rle_rpc_leave(rpc);
+    return incarnation;
+}
+
+int rle_peer_addresses(rle_rpc *rpc, rle_peer *peer, char out[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX])
+{
+    rle_rpc_enter(rpc);
+    int n = peer->addresses;
+    memcpy(out, peer->address, sizeof peer->address);
+    rle_rpc_leave(rpc);
+    return n;
+}
+
+int rle_rpc_own_addresses(rle_rpc *rpc, char out[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX])
+{
+    int n = 0;
+    for (; n < rpc->listener_count && n < RLE_REF_ADDRESSES; n++)
+        memcpy(out[n], rpc->listeners[n].address.text, RLE_ADDRESS_MAX);
+    return n;
+}
+
+void rle_peer_hint(rle_rpc *rpc, rle_peer *peer, const char *const *addresses, int count)
+{
+    rle_rpc_enter(rpc);
+    if (!peer->conn && !peer->addresses)
+        for (int i = 0; i < count && i < RLE_REF_ADDRESSES; i++)
+            snprintf(peer->address[peer->addresses++], RLE_ADDRESS_MAX, "%s", addresses[i]);
+    rle_rpc_leave(rpc);
+}
+
+size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max)
+{
+    size_t n = 0;
+    rle_rpc_enter(rpc);
+    int64_t now = rle_now();
+    RLE_MAP_EACH(&rpc->peers, slot) {
+        for (const rle_peer *p = slot->v.pointer; p; p = p->next_same) {
+            if (p->is_self || !p->known) continue;
+            if (n++ >= max) continue;
+            rle_peer_info *info = &out[n - 1];
+            memset(info, 0, sizeof *info);
+            memcpy(info->name, p->name, sizeof info->name);
+            info->pid = p->pid;
+            const rle_conn *conn = p->conn;
+            info->connected = conn && !conn->going_away;
+            info->left = p->left || (conn && conn->going_away);
+            if (!conn) continue;
+            memcpy(info->address, conn->address.text, sizeof info->address);
+            info->silent = now - conn->heard;
+            info->calls_to = conn->calls.used;
+            info->calls_from = conn->incoming_count;
+            info->references = conn->exported.used;
+            info->bytes_in = conn->bytes_in;
+            info->bytes_out = conn->bytes_out;
+        }
+    }
+    rle_rpc_leave(rpc);
+    return n;
+}
+
+uint64_t rle_rpc_membership(rle_rpc *rpc)
+{
+    rle_rpc_enter(rpc);
+    uint64_t n = rpc->membership;
+    rle_rpc_leave(rpc);
+    return n;
+}
+
+/* ---- turns ---- */
+
+static void before_turn(void *self)
+{
+    rle_rpc *rpc = self;
+    rle_conn_flush_dirty(rpc);
+    rle_conn_free_dead(rpc);
+    if (rpc->borrowed_count) rle_message_settle(rpc);
+    if (rpc->queue) rle_server_arm_expiry(rpc);
+}
+
+static unsigned work(rle_rpc *rpc)
+{
+    return (rpc->ready ? RLE_WORK_READY : 0) | (rpc->cancelled ? RLE_WORK_CANCELLED : 0) |
+           (rle_rpc_can_start(rpc) ? RLE_WORK_CALL : 0) |
+           (rpc->dropped_count ? RLE_WORK_DROPPED : 0);
+}
+
+unsigned rle_rpc_work(rle_rpc *rpc)
+{
+    rle_rpc_enter(rpc);
+    unsigned w = work(rpc);
+    rle_rpc_leave(rpc);
+    return w;
+}
+
+void rle_rpc_turn(rle_rpc *rpc, bool block)
+{
+    rle_rpc_enter(rpc);
+    rle_loop_turn(&rpc->loop, block && !work(rpc));
+    rle_rpc_leave(rpc);
+}
+
+void rle_rpc_breathe(rle_rpc *rpc)
+{
+    int64_t now = rle_now();
+    if (now - rpc->last_turn < BREATH) return;
+    rle_rpc_enter(rpc);
+    rle_loop_turn(&rpc->loop, false);
+    rpc->last_turn = now;
+    rle_rpc_leave(rpc);
+}
+
+void rle_rpc_wake(rle_rpc *rpc)
+{
+    rle_loop_wake(&rpc->loop);
+}
+
+void rle_rpc_wake_all(void)
+{
+    rle_rpc *rpc = all_rpcs;
+    if (rpc) rle_loop_wake(&rpc->loop);
+}
+
+static void watched(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    *(bool *)arg = true;
+}
+
+rle_status rle_rpc_watch(rle_rpc *rpc, int fd, bool *readable)
+{
+    rle_status s = RLE_OK;
+    rle_rpc_enter(rpc);
+    if (rpc->watch_event) event_free(rpc->watch_event);
+    rpc->watch_event = NULL;
+    if (fd >= 0) {
+        /* Not persistent: the guard must not spin on something only the owner reads. */
+        rpc->watch_event = event_new(rpc->loop.base, fd, EV_READ, watched, readable);
+        if (!rpc->watch_event || event_add(rpc->watch_event, NULL) != 0)
+            s = rle_oom(0, "watched descriptor");
+    }
+    rle_rpc_leave(rpc);
+    return s;
+}
+
+/* ---- stopping ---- */
+
+void rle_rpc_stop(rle_rpc *rpc)
+{
+    rle_rpc_enter(rpc);
+    if (!rpc->stopping) {
+        rpc->stopping = true;
+        rle_rpc_refuse_queued(rpc);
+        for (rle_conn *conn = rpc->conns, *next; conn; conn = next) {
+            next = conn->next;
+            if (conn->state == RLE_CONN_OPEN) rle_conn_control(conn, RLE_FRAME_GOAWAY, 0, 0, 0);
+        }
+        RLE_MAP_EACH(&rpc->peers, slot)
+            for (rle_peer *p = slot->v.pointer; p; p = p->next_same)
+                rle_peer_fail_held(p, RLE_UNAVAILABLE, "this worker is stopping and did not send ",
+                                   " (outcome: not executed)");
+    }
+    rle_rpc_leave(rpc);
+}
+
+bool rle_rpc_stopping(const rle_rpc *rpc)
+{
+    return rpc->stopping;
+}
+
+void rle_rpc_open_calls(rle_rpc *rpc, size_t *serving, size_t *calling)
+{
+    rle_rpc_enter(rpc);
+    *serving = rpc->serving + rpc->queued;
+    *calling = 0;
+    for (const rle_conn *conn = rpc->conns; conn; conn = conn->next)
+        *calling += conn->calls.used;
+    rle_rpc_leave(rpc);
+}
+
+bool rle_rpc_flushed(rle_rpc *rpc)
+{
+    bool all = true;
+    rle_rpc_enter(rpc);
+    rle_conn_flush_dirty(rpc);
+    for (const rle_conn *conn = rpc->conns; conn; conn = conn->next)
+        if (conn->state == RLE_CONN_OPEN && conn->write_armed) all = false;
+    rle_rpc_leave(rpc);
+    return all;
+}
+
+void rle_rpc_count(rle_rpc *rpc, rle_rpc_counters *out)
+{
+    rle_rpc_enter(rpc);
+    *out = rpc->counters;
+    out->exported_objects = rpc->exports.used;
+    out->timers = rpc->loop.timers;
+    rle_rpc_leave(rpc);
+}
+
+const char *rle_rpc_name(const rle_rpc *rpc)
+{
+    return rpc->name;
+}
+
+uint64_t rle_rpc_incarnation(const rle_rpc *rpc)
+{
+    return rpc->incarnation;
+}
+
+/* ---- life ---- */
+
+static void defaults(rle_rpc_options *o)
+{
+    if (!o->max_concurrent) o->max_concurrent = 256;
+    if (!o->max_credits) o->max_credits = 64;
+    if (!o->heartbeat) o->heartbeat = 3 * RLE_SECONDS;
+    if (!o->peer_timeout) o->peer_timeout = 10 * RLE_SECONDS;
+    if (!o->call_timeout) o->call_timeout = 60 * RLE_SECONDS;
+    if (!o->busy_after) o->busy_after = 30 * RLE_SECONDS;
+    if (!o->max_message) o->max_message = 64 << 20;
+    if (!o->min_version) o->min_version = RLE_PROTOCOL_VERSION;
+    if (!o->max_version) o->max_version = RLE_PROTOCOL_VERSION;
+}
+
+rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
+{
+    const char *name = options->name;
+    if (!name || !rle_name_ok(name, strlen(name)))
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "a worker's name is 1 to %d letters, digits, \"_\", \".\" or \"-\", not "
+                        "\"%.80s\"",
+                        RLE_NAME_MAX, name ? name : "");
+    rle_rpc *rpc = rle_calloc(1, sizeof *rpc);
+    if (!rpc) return rle_oom(sizeof *rpc, "rpc");
+    rpc->o = *options;
+    defaults(&rpc->o);
+    snprintf(rpc->name, sizeof rpc->name, "%s", name);
+    rpc->o.name = rpc->name;
+    rpc->token = *options->token;
+    rpc->queue_end = &rpc->queue;
+    rpc->ready_end = &rpc->ready;
+    rle_status s = rle_loop_init(&rpc->loop);
+    if (s != RLE_OK) {
+        rle_token_forget(&rpc->token);
+        rle_free(rpc);
+        return s;
+    }
+    rpc->loop.before_turn = before_turn;
+    rpc->loop.self = rpc;
+    rpc->scratch = rle_malloc(RLE_SCRATCH_SIZE);
+    rpc->guard_scratch = options->no_guard ? NULL : rle_malloc(RLE_SCRATCH_SIZE);
+    if (options->allow_uid_count) {
+        size_t size = (size_t)options->allow_uid_count * sizeof *rpc->allow_uids;
+        rpc->allow_uids = rle_malloc(size);
+        if (rpc->allow_uids) memcpy(rpc->allow_uids, options->allow_uids, size);
+    }
+    if (!rpc->scratch || (!options->no_guard && !rpc->guard_scratch) ||
+        (options->allow_uid_count && !rpc->allow_uids) || !rle_peer_get(rpc, rpc->name))
+        s = rle_oom(RLE_SCRATCH_SIZE, "rpc");
+    while (s == RLE_OK && !rpc->incarnation)
+        s = rle_random_bytes(&rpc->incarnation, sizeof rpc->incarnation);
+    rpc->tick.fire = tick;
+    if (s == RLE_OK)
+        s = rle_timer_arm(&rpc->loop, &rpc->tick, rle_now() + tick_interval(rpc));
+    if (s == RLE_OK) s = rle_loop_start(&rpc->loop, !options->no_guard);
+    if (s != RLE_OK) {
+        rle_rpc_free(rpc);
+        return s;
+    }
+    rpc->next_rpc = all_rpcs;
+    all_rpcs = rpc;
+    *out = rpc;
+    return RLE_OK;
+}
+
+static void unlist(rle_rpc *rpc)
+{
+    if (all_rpcs == rpc) {
+        all_rpcs = rpc->next_rpc;
+        return;
+    }
+    for (rle_rpc *r = all_rpcs; r; r = r->next_rpc)
+        if (r->next_rpc == rpc) r->next_rpc = rpc->next_rpc;
+}
+
+void rle_rpc_free(rle_rpc *rpc)
+{
+    unlist(rpc);
+    rle_rpc_enter(rpc);
+    rpc->stopping = true;
+    while (rpc->conns) rle_conn_close(rpc->conns, "shut down", true);
+    RLE_MAP_EACH(&rpc->peers, slot)
+        for (rle_peer *p = slot->v.pointer; p; p = p->next_same)
+            rle_peer_fail_held(p, RLE_UNAVAILABLE, "this worker is stopping and did not send ",
+                               " (outcome: not executed)");
+    rle_rpc_leave(rpc);
+    rle_rpc_enter(rpc);
+    rle_timer_disarm(&rpc->loop, &rpc->tick);
+    rle_timer_disarm(&rpc->loop, &rpc->accept_timer);
+    if (rpc->watch_event) event_free(rpc->watch_event);
+    for (int i = 0; i < rpc->listener_count; i++) {
+        struct rle_listener *l = &rpc->listeners[i];
+        event_free(l->event);
+        close(l->fd);
+        if (l->address.is_unix) unlink(((struct sockaddr_un *)&l->address.sa)->sun_path);
+    }
+    rpc->dirty = NULL;
+    rle_conn_free_dead(rpc);
+    while (rpc->tickets) {
+        rle_ticket *t = rpc->tickets;
+        rpc->tickets = t->next;
+        rle_free(t);
+    }
+    RLE_MAP_EACH(&rpc->exports, slot) rle_free(slot->v.pointer);
+    RLE_MAP_EACH(&rpc->peers, slot)
+        for (rle_peer *p = slot->v.pointer, *next; p; p = next) {
+            next = p->next_same;
+            rle_free(p);
+        }
+    rle_map_fini(&rpc->exports);
+    rle_map_fini(&rpc->peers);
+    rle_future_free_pool(rpc);
+    rle_incoming_free_pool(rpc);
+    rle_rpc_leave(rpc);
+    rle_loop_fini(&rpc->loop);
+    rle_free(rpc->borrowed);
+    rle_free(rpc->dropped);
+    rle_free(rpc->trash);
+    rle_free(rpc->scratch);
+    rle_free(rpc->guard_scratch);
+    rle_free(rpc->allow_uids);
+    rle_token_forget(&rpc->token);
+    rle_free(rpc);
+}

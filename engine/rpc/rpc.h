@@ -1,0 +1,320 @@
+/* rpc.h - remote calls between workers, without Lua: names, calls, futures, references.
+ *
+ * A worker has a name. It listens, connects to others, or both; over one connection both
+ * sides call each other. The layer above (engine/lua) encodes arguments with codec.h, starts
+ * calls, waits for futures, takes incoming calls and answers them.
+ *
+ * Threads: one thread owns an rle_rpc and calls the functions below; they take the lock of
+ * the loop (loop.h) themselves. A guard thread runs the loop while the owner computes. The
+ * owner must not hold the lock while it runs Lua.
+ *
+ * What the owner has to do after each turn: take waiters that are ready
+ * (rle_rpc_next_ready), calls that may start (rle_rpc_next_call) and objects nobody refers
+ * to any more (rle_rpc_next_dropped).
+ *
+ * Delivery: a call is executed at most once and never repeated by us. A failure says whether
+ * the call was not executed or whether that is unknown. */
+#ifndef RLE_RPC_RPC_H
+#define RLE_RPC_RPC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/status.h"
+#include "rpc/auth.h"
+#include "rpc/codec.h"
+#include "rpc/timer.h"
+
+typedef struct rle_rpc rle_rpc;
+typedef struct rle_peer rle_peer;         /* another worker, known by name */
+typedef struct rle_future rle_future;     /* a call of ours */
+typedef struct rle_incoming rle_incoming; /* a call we serve */
+
+#define RLE_SECONDS INT64_C(1000000000) /* times are nanoseconds of rle_now() */
+
+typedef struct rle_rpc_options {
+    const char *name;
+    const rle_token *token;
+    int max_concurrent;        /* calls being served at once; 0 = 256 */
+    int max_credits;           /* calls a peer may have open here; 0 = 64 */
+    int64_t heartbeat;         /* a silent peer is pinged after this; 0 = 3 s */
+    int64_t peer_timeout;      /* a peer silent for so long is gone; 0 = 10 s */
+    int64_t call_timeout;      /* deadline of calls that give none; 0 = 60 s */
+    uint64_t max_message;      /* bytes we accept; 0 = 64 MiB */
+    bool insecure_network;     /* listen and connect beyond this machine without TLS */
+    const uid_t *allow_uids;   /* users besides our own at Unix sockets */
+    int allow_uid_count;
+    int64_t busy_after;        /* log a call that keeps a peer's Lua so long; 0 = 30 s */
+    int min_version, max_version; /* of the protocol; 0 = what this build speaks */
+    bool no_guard;             /* tests: nobody runs the loop but rle_rpc_turn */
+} rle_rpc_options;
+
+/* INVALID_ARGUMENT for a bad name; RESOURCE_EXHAUSTED. The options are copied. */
+rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out);
+/* Closes every connection at once: open futures fail, served calls lose their caller. The
+ * owner must have let go of its futures and incoming calls. */
+void rle_rpc_free(rle_rpc *rpc);
+
+/* Listen at an address (transport.h). `bound` (may be NULL, RLE_ADDRESS_MAX bytes) gets the
+ * address with its real port. */
+rle_status rle_rpc_listen(rle_rpc *rpc, const char *address, char *bound);
+
+/* Connect and shake hands. Nobody there yet: tries again until `timeout` has passed.
+ * UNAVAILABLE, UNAUTHENTICATED, ALREADY_EXISTS, UNIMPLEMENTED with what the other side
+ * says; CANCELLED when interrupted. */
+rle_status rle_rpc_connect(rle_rpc *rpc, const char *address, int64_t timeout,
+                           rle_peer **peer);
+
+/* No new calls in either direction from now on; peers are told. */
+void rle_rpc_stop(rle_rpc *rpc);
+bool rle_rpc_stopping(const rle_rpc *rpc);
+/* Calls being served or queued; calls of ours that are open. */
+void rle_rpc_open_calls(rle_rpc *rpc, size_t *serving, size_t *calling);
+/* True when nothing waits to be written. */
+bool rle_rpc_flushed(rle_rpc *rpc);
+
+/* Run the loop once: `block` until something happens. Afterwards look at the queues. */
+void rle_rpc_turn(rle_rpc *rpc, bool block);
+/* What waits to be taken: a set of RLE_WORK_*. */
+enum { RLE_WORK_READY = 1, RLE_WORK_CANCELLED = 2, RLE_WORK_CALL = 4, RLE_WORK_DROPPED = 8 };
+unsigned rle_rpc_work(rle_rpc *rpc);
+/* Read and write what is possible now when the loop has not run for 10 ms. Cheap. */
+void rle_rpc_breathe(rle_rpc *rpc);
+/* Make a blocked turn return; from any thread and from signal handlers. */
+void rle_rpc_wake(rle_rpc *rpc);
+/* The same for whichever rle_rpc the process has; does nothing without one. */
+void rle_rpc_wake_all(void);
+/* Watch a descriptor of somebody else's: turns return when it is readable, and *readable is
+ * then set. -1 stops watching. */
+rle_status rle_rpc_watch(rle_rpc *rpc, int fd, bool *readable);
+
+const char *rle_rpc_name(const rle_rpc *rpc);
+uint64_t rle_rpc_incarnation(const rle_rpc *rpc);
+
+/* ---- workers ---- */
+
+typedef struct rle_peer_info {
+    char name[RLE_NAME_MAX + 1];
+    bool connected, left; /* left: it said goodbye */
+    pid_t pid;
+    char address[RLE_ADDRESS_MAX];
+    int64_t silent;       /* since anything was heard from it */
+    size_t calls_to, calls_from, references; /* open now */
+    uint64_t bytes_in, bytes_out;
+} rle_peer_info;
+
+/* The worker of that name, known or not: borrowed, lives as long as rpc. NULL when memory
+ * ran out. Our own name gives a peer that is us. */
+rle_peer *rle_rpc_peer(rle_rpc *rpc, const char *name);
+const char *rle_peer_name(const rle_peer *peer);
+bool rle_peer_is_self(const rle_peer *peer);
+bool rle_peer_connected(rle_rpc *rpc, rle_peer *peer);
+/* Incarnation of its present connection, 0 when there is none. */
+uint64_t rle_peer_incarnation(rle_rpc *rpc, rle_peer *peer);
+/* Where it listens, as it told us; how many were written. */
+int rle_peer_addresses(rle_rpc *rpc, rle_peer *peer,
+                       char out[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX]);
+int rle_rpc_own_addresses(rle_rpc *rpc, char out[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX]);
+/* Remember where a worker can be reached: calls to it connect by themselves. */
+void rle_peer_hint(rle_rpc *rpc, rle_peer *peer, const char *const *addresses, int count);
+/* Fill up to `max` records of the peers ever seen; returns how many there are. */
+size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max);
+/* Changes with every worker that comes or goes. */
+uint64_t rle_rpc_membership(rle_rpc *rpc);
+
+typedef struct rle_rpc_counters {
+    uint64_t calls_made, calls_served, late_results, expired_unstarted, refused_peers;
+    size_t live_futures, live_incoming, exported_objects, timers;
+} rle_rpc_counters;
+void rle_rpc_count(rle_rpc *rpc, rle_rpc_counters *out);
+
+/* ---- messages ---- */
+
+/* Body of a received message. Its bytes may lie in the loop's own buffer; then the next turn
+ * moves them to a block of their own, so look at `data` anew after each turn. */
+typedef struct rle_msg {
+    const uint8_t *data;
+    size_t size;
+    uint32_t values;
+    int tensors;
+    void *block;     /* owned memory, or NULL */
+    size_t borrowed; /* place in the list of borrowed ones + 1, or 0 */
+} rle_msg;
+
+/* An error as it crosses: the body of an ERROR frame. Texts are not terminated. */
+typedef enum {
+    RLE_OUTCOME_NONE, /* the handler ran and raised it */
+    RLE_OUTCOME_NOT_EXECUTED,
+    RLE_OUTCOME_UNKNOWN
+} rle_outcome;
+
+typedef struct rle_slice {
+    const char *p;
+    size_t n;
+} rle_slice;
+
+enum { RLE_ERROR_HOPS = 16 };
+
+typedef struct rle_wire_error {
+    rle_status code;
+    rle_outcome outcome;
+    rle_slice message, worker, method, where, traceback;
+    rle_slice data; /* an encoded value (codec.h): further fields of the error object */
+    int hops;
+    rle_slice via[RLE_ERROR_HOPS]; /* workers it passed through, first one first */
+} rle_wire_error;
+
+void rle_error_encode(rle_writer *w, const rle_wire_error *e);
+/* INVALID_ARGUMENT when malformed. Slices point into the message. */
+rle_status rle_error_decode(const rle_msg *m, rle_wire_error *out);
+
+/* ---- calls we make ---- */
+
+typedef struct rle_call_spec {
+    rle_peer *peer;
+    uint64_t incarnation; /* of the reference used; 0 = any */
+    const char *method;   /* for messages; the encoder holds it already */
+    int64_t timeout;      /* nanoseconds; 0 = the default */
+    int64_t deadline;     /* absolute bound inherited from the call being served; 0 = none */
+    bool nested;          /* made by a handler */
+    rle_future *after;    /* its result names the object to call: hold until it is there */
+    bool quiet;           /* nobody will ask for its error: do not log it */
+    bool construct;       /* its result is a reference: the object it names is noted */
+    uint32_t site;        /* script line, for reports */
+} rle_call_spec;
+
+/* Start a call whose values are in `e` (head included). On success *out holds a reference
+ * for the caller, also when the call has failed already: what becomes of the call is found
+ * in the future. Fails only for want of memory. */
+rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
+                        rle_future **out);
+
+typedef enum { RLE_FUTURE_PENDING, RLE_FUTURE_DONE, RLE_FUTURE_FAILED } rle_future_state;
+
+/* A future without a call: the owner completes it. */
+rle_status rle_future_new_local(rle_rpc *rpc, const char *method, uint32_t site,
+                                rle_future **out);
+void rle_future_complete_local(rle_rpc *rpc, rle_future *f, bool failed);
+
+rle_future_state rle_future_status(rle_rpc *rpc, rle_future *f);
+bool rle_future_is_local(const rle_future *f);
+const char *rle_future_method(const rle_future *f);
+rle_peer *rle_future_peer(const rle_future *f);       /* NULL for local ones */
+uint64_t rle_future_incarnation(const rle_future *f); /* of the connection it went over */
+uint32_t rle_future_site(const rle_future *f);
+/* What a construction or claim made, once it is done; else 0. */
+uint64_t rle_future_object(const rle_future *f);
+/* Result or error, once the state is not pending; NULL for local futures and when read. */
+rle_msg *rle_future_message(rle_future *f);
+/* The values have been read: the bytes go, references in them are the reader's now. */
+void rle_future_read(rle_rpc *rpc, rle_future *f);
+/* The other side is told that nobody waits; the future fails CANCELLED unless it is over. */
+void rle_future_cancel(rle_rpc *rpc, rle_future *f);
+void rle_future_retain(rle_rpc *rpc, rle_future *f);
+/* Without the last reference the call goes on; its result is dropped. */
+void rle_future_release(rle_rpc *rpc, rle_future *f);
+/* For finalizers: as release, at the next call of another function. */
+void rle_future_discard(rle_rpc *rpc, rle_future *f);
+
+/* ---- waiting ---- */
+
+typedef enum { RLE_WAIT_ALL, RLE_WAIT_ANY, RLE_WAIT_ALL_OR_FAILURE } rle_wait_mode;
+
+typedef struct rle_waiter rle_waiter;
+
+typedef struct rle_wait_link {
+    rle_waiter *waiter;
+    struct rle_wait_link *next, **at; /* in the future's list; at NULL: in none */
+} rle_wait_link;
+
+/* Somebody who waits; lies in a structure of the layer above. Only `ready`, `timed_out`,
+ * `cancelled` and `owner` are to be looked at. */
+struct rle_waiter {
+    void *owner;
+    bool ready;     /* it is over; in the queue of rle_rpc_next_ready until taken from it */
+    bool timed_out, cancelled;
+    bool remote;    /* at least one future waits for another worker */
+    rle_wait_mode mode;
+    size_t remaining, link_count;
+    rle_wait_link *links, one; /* links == &one for a single future */
+    rle_waiter *next, **at;    /* in the queue of ready ones */
+    rle_timer timer;
+    rle_rpc *rpc;
+};
+
+/* Wait for `count` futures in the given mode, until `deadline` (0: for ever). A waiter that
+ * has nothing to wait for is ready at once. RESOURCE_EXHAUSTED leaves it unused. */
+rle_status rle_wait_begin(rle_rpc *rpc, rle_waiter *w, rle_future *const *futures, size_t count,
+                          rle_wait_mode mode, int64_t deadline);
+/* Take it out of every list; also when it is not ready. */
+void rle_wait_end(rle_rpc *rpc, rle_waiter *w);
+/* Make it ready with `cancelled` set. */
+void rle_wait_cancel(rle_rpc *rpc, rle_waiter *w);
+/* The next waiter that became ready, or NULL. It has been ended. */
+rle_waiter *rle_rpc_next_ready(rle_rpc *rpc);
+
+/* ---- calls we serve ---- */
+
+typedef struct rle_incoming_info {
+    rle_peer *caller;
+    rle_call_head head;
+    int64_t deadline;     /* 0 = none */
+    uint64_t number;      /* counts the calls of that worker, over all its connections */
+    uint64_t incarnation; /* of the caller */
+} rle_incoming_info;
+
+/* The next call that may start, or NULL: the bound on concurrent calls holds it back, or
+ * there is none. A call made by a handler starts beyond the bound when every call being
+ * served waits for another worker: else two workers at their bounds would wait for each
+ * other. *decoder stands at the arguments. */
+rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decoder *decoder);
+/* Arguments have been read. */
+void rle_incoming_read(rle_rpc *rpc, rle_incoming *in);
+/* The handler waits for another worker, or no longer. */
+void rle_incoming_waits(rle_rpc *rpc, rle_incoming *in, bool waits);
+/* Nobody waits for it any more: cancelled, its time is over, or the caller is gone. */
+bool rle_incoming_cancelled(rle_rpc *rpc, rle_incoming *in);
+/* To be told by rle_rpc_next_cancelled; any pointer of the layer above. */
+void rle_incoming_set_owner(rle_incoming *in, void *owner);
+void *rle_rpc_next_cancelled(rle_rpc *rpc); /* NULL: none */
+/* Answer and be done with it. `more` says that another answer to the same worker follows
+ * at once: then writing may wait for it. INVALID_ARGUMENT or RESOURCE_EXHAUSTED when the
+ * result cannot be sent; then answer with an error. */
+rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e, bool more);
+void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *error, bool more);
+/* Would the next startable call be of the same connection? */
+bool rle_rpc_next_is_from(rle_rpc *rpc, const rle_incoming *in);
+
+/* ---- references ----
+ *
+ * The owner of an object gives it a number. For each connection it counts how often the
+ * number was sent there and given back; a lost connection gives everything back. An object
+ * with no holder left, here or elsewhere, is dropped. */
+
+uint64_t rle_export_new(rle_rpc *rpc); /* held once by the caller; 0 = no memory */
+bool rle_export_hold(rle_rpc *rpc, uint64_t object); /* false: it was dropped */
+void rle_export_unhold(rle_rpc *rpc, uint64_t object);
+/* For finalizers: done at the next call of another function. */
+void rle_export_discard(rle_rpc *rpc, uint64_t object);
+/* The next object without holders, or 0. */
+uint64_t rle_rpc_next_dropped(rle_rpc *rpc);
+/* A ticket lets its bearer claim a hold on the object over another connection. */
+rle_status rle_ticket_grant(rle_rpc *rpc, uint64_t object,
+                            const uint8_t ticket[RLE_TICKET_SIZE]);
+/* The object, with the ticket's hold on it now the caller's; 0: no such ticket (yet). */
+uint64_t rle_ticket_claim(rle_rpc *rpc, const uint8_t ticket[RLE_TICKET_SIZE]);
+
+/* Give `count` holds on a peer's object back: from a finalizer, sent with the next turn. */
+void rle_ref_discard(rle_rpc *rpc, rle_peer *peer, uint64_t incarnation, uint64_t object,
+                     uint32_t count);
+
+typedef struct rle_export_info {
+    uint64_t object;
+    char holder[RLE_NAME_MAX + 1]; /* "" for this worker itself */
+    uint64_t count;
+} rle_export_info;
+size_t rle_rpc_exports(rle_rpc *rpc, rle_export_info *out, size_t max);
+
+#endif

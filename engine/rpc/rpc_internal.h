@@ -1,0 +1,437 @@
+/* rpc_internal.h - what the files of engine/rpc share.
+ *
+ *   rpc.c         life of an rle_rpc, workers, discarded things, turns
+ *   connection.c  bytes in and out of one connection, its end
+ *   handshake.c   listening, connecting, who may talk to us
+ *   dispatch.c    what is done with each frame
+ *   future.c      calls we make
+ *   wait.c        those who wait for them
+ *   server.c      calls we serve
+ *   remote_ref.c  who holds which of our objects
+ *
+ * Functions without "lock" in their comment want the loop's lock held.
+ *
+ * Invariants
+ *   1. an open call lies in its connection's table `calls` (by id), which holds one
+ *      reference to the future; a call not yet sent lies in its worker's list `held`,
+ *      which does too;
+ *   2. an incoming call lies in its connection's list until it is answered or the
+ *      connection ends; then `conn` is NULL and the answer goes nowhere;
+ *   3. a connection is freed between turns only (rpc->dead), so callbacks may close it;
+ *   4. messages in `borrowed` lie in the owner's scratch block. It is written to by a turn
+ *      of the owner only, and before each turn they are moved out of it. */
+#ifndef RLE_RPC_INTERNAL_H
+#define RLE_RPC_INTERNAL_H
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "rpc/loop.h"
+#include "rpc/map.h"
+#include "rpc/rpc.h"
+#include "rpc/transport.h"
+
+enum {
+    RLE_PREAUTH_MAX = 4096,        /* bytes of a frame before the handshake is done */
+    RLE_PREAUTH_CONNECTIONS = 64,
+    RLE_CONTROL_MAX = 64 << 10,    /* payload of a control frame */
+    RLE_SCRATCH_SIZE = 256 << 10,
+    RLE_SCRATCH_MIN_READ = 16 << 10,
+    RLE_OUT_HARD = 64 << 20,       /* bytes that may wait for one peer */
+    RLE_OUT_SOFT = 8 << 20,        /* for RLE_OUT_PATIENCE */
+    RLE_OUT_LOW = 64 << 10,        /* below it the next chunk is queued */
+    RLE_CALLS_HARD = 10000,        /* open calls on one connection, nested ones included */
+    RLE_LISTEN_MAX = 8,
+    RLE_PROTOCOL_VERSION = 1
+};
+#define RLE_OUT_PATIENCE (10 * RLE_SECONDS)
+#define RLE_HANDSHAKE_TIME (5 * RLE_SECONDS)
+/* After its deadline a call waits this long for the other side to say that it was never
+ * started. */
+#define RLE_DEADLINE_GRACE (25 * RLE_SECONDS / 1000)
+
+typedef struct rle_conn rle_conn;
+
+/* ---- messages ---- */
+
+/* Keep a message that lies at m->data (in the running thread's scratch unless m->block) in
+ * *keep: borrowed when the owner runs the loop, else copied. RESOURCE_EXHAUSTED. */
+rle_status rle_message_keep(rle_rpc *rpc, const rle_msg *m, rle_msg *keep);
+/* Move borrowed messages out of the scratch block. */
+void rle_message_settle(rle_rpc *rpc);
+void rle_message_drop_bytes(rle_rpc *rpc, rle_msg *m);
+/* Also give references in it back to `conn` (may be NULL or dead). `results`: it is the
+ * body of a RESULT, else of a CALL. */
+void rle_message_drop(rle_rpc *rpc, rle_conn *conn, rle_msg *m, bool results);
+
+/* ---- workers ---- */
+
+struct rle_peer {
+    rle_rpc *rpc;
+    char name[RLE_NAME_MAX + 1];
+    rle_peer *next_same; /* names of the same hash */
+    rle_conn *conn;      /* open connection or NULL */
+    rle_conn *opening;   /* a connection we started by ourselves */
+    bool is_self, known, left;
+    pid_t pid;
+    uint64_t calls_from; /* number of the last one it made */
+    int addresses;
+    char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+    rle_future *held; /* not yet sent, oldest first */
+    rle_future **held_end;
+    size_t held_count;
+    char lost_reason[96]; /* of the last connection */
+    uint64_t last_incarnation;
+};
+
+/* ---- connections ---- */
+
+typedef enum {
+    RLE_CONN_CONNECTING, /* waits for the socket */
+    RLE_CONN_GREETING,   /* HELLO sent or awaited */
+    RLE_CONN_PROVING,    /* AUTH sent or awaited */
+    RLE_CONN_OPEN,
+    RLE_CONN_DEAD        /* in rpc->dead */
+} rle_conn_state;
+
+/* A long message on its way out, a chunk at a time. */
+typedef struct rle_out_message {
+    struct rle_out_message *next;
+    rle_frame head;
+    uint8_t *body; /* owned */
+    size_t size, sent;
+} rle_out_message;
+
+/* A long message on its way in. */
+typedef struct rle_in_message {
+    struct rle_in_message *next;
+    rle_frame head;
+    uint8_t *body; /* owned */
+    size_t got;
+} rle_in_message;
+
+typedef struct rle_greeting {
+    uint16_t min_version, max_version;
+    uint32_t dtypes, features, heartbeat_ms, timeout_ms, max_frame, pid;
+    uint64_t max_message, incarnation;
+    uint8_t nonce[RLE_NONCE_SIZE];
+    char name[RLE_NAME_MAX + 1];
+    int addresses;
+    char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+} rle_greeting;
+
+/* What is needed only until the connection is open. */
+typedef struct rle_handshake {
+    rle_timer timer;
+    rle_greeting mine, theirs;
+    uint8_t hello[1024], ack[1024]; /* payloads as they crossed */
+    size_t hello_len, ack_len;
+    rle_rpc *rpc;
+    rle_conn *conn;
+    size_t received;
+} rle_handshake;
+
+/* Where the result of rle_rpc_connect goes; on that function's stack. */
+typedef struct rle_connect_result {
+    bool done;
+    rle_status status;
+    int connect_errno;
+    char message[512];
+    rle_peer *peer;
+} rle_connect_result;
+
+struct rle_conn {
+    rle_rpc *rpc;
+    rle_conn *next, **at; /* in rpc->conns or rpc->dead */
+    rle_transport transport;
+    struct event *read_event, *write_event;
+    bool write_armed, initiator, is_unix, body_crc;
+    rle_conn_state state;
+    rle_address address; /* of the other side, or where we connect to */
+    rle_peer *peer;      /* once open */
+    rle_handshake *handshake;
+    rle_connect_result *result;
+    uint64_t incarnation; /* theirs */
+    uint64_t max_message; /* what they accept */
+    pid_t pid;
+
+    /* in */
+    uint8_t head[RLE_FRAME_HEADER];
+    size_t head_got;
+    bool in_frame;
+    rle_frame frame;         /* being read */
+    uint8_t *target;         /* where its payload goes */
+    size_t payload_got;
+    rle_in_message *current; /* target lies in it, or NULL: target is an own block */
+    rle_in_message *partial;
+    uint64_t partial_bytes;
+
+    /* out */
+    uint8_t *out;
+    size_t out_begin, out_end, out_cap;
+    rle_out_message *long_first, **long_last;
+    rle_conn *dirty_next;
+    bool dirty;             /* in rpc->dirty: something was queued with `later` */
+    int64_t out_over_since; /* when more than RLE_OUT_SOFT began to wait; 0 = not */
+
+    /* calls we make */
+    rle_map calls;
+    uint64_t next_id;
+    uint32_t credits;
+    bool going_away; /* said by them */
+
+    /* calls they make */
+    rle_incoming *incoming;
+    size_t incoming_count, incoming_counted; /* all; those bound by credits */
+    uint64_t last_id;
+
+    rle_map exported; /* object -> how often sent there */
+
+    int64_t heard;    /* when bytes last came */
+    int64_t pinged;   /* when we asked, since then; 0 = not */
+    uint64_t bytes_in, bytes_out;
+    bool busy_logged; /* of this absence of its owner */
+};
+
+/* ---- futures and incoming calls ---- */
+
+struct rle_future {
+    rle_rpc *rpc;
+    int refs;
+    rle_future_state state;
+    bool local, nested, looked_at, sent, holds_refs;
+    rle_peer *peer;
+    rle_conn *conn; /* while sent and open */
+    uint64_t id, incarnation, want_incarnation;
+    char method[RLE_NAME_MAX + 1];
+    int64_t started, deadline, timeout;
+    rle_timer timer;
+    rle_msg message;
+    rle_wait_link *waiters;
+    uint32_t site;
+    /* held back */
+    uint8_t *body; /* header room and body */
+    size_t body_size, body_values;
+    int body_tensors;
+    rle_future *after;      /* retained while it is waited for */
+    rle_future *dependents; /* held until this one is done */
+    rle_future *next_held, **held_at; /* in peer->held or after->dependents */
+    bool in_peer_list;
+    rle_future *next_discarded;
+    bool construct;
+    uint64_t object; /* what a construction or claim made */
+};
+
+struct rle_incoming {
+    rle_rpc *rpc;
+    rle_conn *conn; /* NULL when the caller is gone */
+    rle_peer *peer;
+    rle_incoming *next, **at;       /* in conn->incoming */
+    rle_incoming *queue_next, **queue_at; /* in rpc->queue or rpc->cancelled */
+    bool queued, started, nested, waits, cancelled, in_cancelled;
+    uint64_t id, number, incarnation;
+    int64_t deadline, received;
+    rle_call_head head;
+    size_t args_at; /* of the first argument in the values */
+    rle_msg message;
+    rle_timer timer;
+    void *owner;
+};
+
+typedef enum { RLE_TRASH_REF, RLE_TRASH_EXPORT } rle_trash_kind;
+
+typedef struct rle_trash {
+    rle_trash_kind kind;
+    rle_peer *peer;
+    uint64_t incarnation, object;
+    uint32_t count;
+} rle_trash;
+
+typedef struct rle_export {
+    uint64_t object, total, own; /* own: holds of this worker */
+} rle_export;
+
+typedef struct rle_ticket {
+    struct rle_ticket *next;
+    uint8_t bytes[RLE_TICKET_SIZE];
+    uint64_t object;
+    int64_t expires;
+} rle_ticket;
+
+typedef struct rle_refusals {
+    rle_address address;
+    int64_t times[10]; /* of the last ones, a ring */
+    int count, next;
+    int64_t banned_until;
+} rle_refusals;
+
+enum { RLE_REFUSAL_ADDRESSES = 64, RLE_REFUSALS_A_MINUTE = 10 };
+
+struct rle_rpc {
+    rle_loop loop;
+    rle_rpc_options o;
+    char name[RLE_NAME_MAX + 1];
+    rle_token token;
+    uid_t *allow_uids;
+    uint64_t incarnation;
+
+    struct rle_listener {
+        rle_rpc *rpc;
+        int fd;
+        struct event *event;
+        rle_address address;
+        bool paused;
+    } listeners[RLE_LISTEN_MAX];
+    int listener_count;
+    rle_timer accept_timer;
+    size_t half_open;
+    rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
+
+    rle_conn *conns, *dead, *dirty;
+    rle_map peers; /* by hash of the name */
+    size_t peer_count;
+    uint64_t membership;
+    rle_peer *self;
+
+    /* Scratch of the owner, of the guard. */
+    uint8_t *scratch, *guard_scratch;
+    size_t scratch_used;
+    rle_msg **borrowed;
+    size_t borrowed_count, borrowed_cap;
+
+    rle_incoming *queue, **queue_end; /* calls that wait to be started */
+    size_t queued, queued_nested, serving, serving_waits;
+    rle_incoming *cancelled;          /* started ones, to be told to their handler */
+
+    rle_waiter *ready, **ready_end;
+
+    rle_map exports; /* object -> rle_export */
+    uint64_t next_object;
+    uint64_t *dropped;
+    size_t dropped_count, dropped_cap;
+    rle_ticket *tickets;
+
+    /* Left by finalizers, which may not lock; only the owner touches them. */
+    rle_trash *trash;
+    size_t trash_count, trash_cap;
+    rle_future *discarded;
+
+    rle_timer tick;
+    int64_t last_turn; /* of rle_rpc_breathe */
+    bool stopping;
+    struct event *watch_event;
+    rle_rpc_counters counters;
+    rle_future *free_futures;
+    rle_incoming *free_incoming;
+    size_t free_future_count, free_incoming_count;
+    rle_rpc *next_rpc; /* of this process */
+};
+
+/* rpc.c: lock, and do what finalizers left. */
+void rle_rpc_enter(rle_rpc *rpc);
+static inline void rle_rpc_leave(rle_rpc *rpc)
+{
+    rle_loop_unlock(&rpc->loop);
+}
+
+/* The worker of that name, made if need be; NULL when memory ran out. */
+rle_peer *rle_peer_get(rle_rpc *rpc, const char *name);
+
+/* ---- connection.c ---- */
+
+/* A connection over a socket; takes the descriptor over, also on failure. */
+rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool initiator,
+                        bool connecting, rle_conn **out);
+/* Queue and write one frame. `f` needs type, flags, id, arg, credit, code; the rest is
+ * filled in. The parts are the body; they are copied if they cannot be written at once.
+ * `room`: in front of the first part lie RLE_FRAME_HEADER bytes that the header may be
+ * written to. `later`: let it wait for the next frame to this peer. A connection that breaks here is
+ * closed; that is no failure of the function. RESOURCE_EXHAUSTED only. */
+rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count,
+                         bool room, bool later);
+/* The same with the body an encoder holds. */
+rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, bool later);
+/* Write what `later` left behind, on every connection. */
+void rle_conn_flush_dirty(rle_rpc *rpc);
+/* A frame without body. */
+void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t arg,
+                      uint32_t credit);
+void rle_conn_flush(rle_conn *conn);
+/* Close because of what the other side did; logged. The message is rle_message(). */
+void rle_conn_reject(rle_conn *conn);
+/* Close; `reason` ("end of stream") goes into messages and, unless `quiet`, the log. */
+void rle_conn_close(rle_conn *conn, const char *reason, bool quiet);
+void rle_conn_free_dead(rle_rpc *rpc);
+const char *rle_conn_name(const rle_conn *conn); /* of the worker, or the address */
+
+/* ---- handshake.c ---- */
+
+void rle_handshake_begin(rle_conn *conn); /* the socket is connected */
+/* HELLO, HELLO_ACK, AUTH, ERROR before the connection is open. */
+void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
+void rle_handshake_free(rle_conn *conn);
+/* Connect on our own account to a worker whose address is known. */
+void rle_peer_open(rle_peer *peer);
+
+/* ---- dispatch.c ---- */
+
+/* The header says that a frame comes: may it? RLE_OK, or the reason to close. */
+rle_status rle_dispatch_check(rle_conn *conn, const rle_frame *f);
+/* A control frame with its payload. */
+void rle_dispatch_control(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
+/* A whole message. `block`: its memory, taken over; NULL: it lies in the scratch of the
+ * thread that runs the loop. */
+void rle_dispatch_message(rle_conn *conn, const rle_frame *f, const uint8_t *body, void *block);
+static inline bool rle_frame_is_message(const rle_frame *f)
+{
+    return f->type == RLE_FRAME_CALL || f->type == RLE_FRAME_RESULT ||
+           (f->type == RLE_FRAME_ERROR && f->id != 0);
+}
+
+/* ---- future.c ---- */
+
+void rle_future_unref(rle_future *f);
+/* Complete with an error of ours. */
+void rle_future_fail(rle_future *f, rle_status code, rle_outcome outcome, const char *fmt, ...)
+    RLE_PRINTF(4, 5);
+void rle_future_result(rle_conn *conn, const rle_frame *f, rle_msg *m);
+/* Send what waits for this worker: it connected, or gave credits. */
+void rle_peer_send_held(rle_peer *peer);
+/* Fail all of it, not executed; the message is `before`, the method in quotes, `after`. */
+void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before,
+                        const char *after);
+size_t rle_future_free_pool(rle_rpc *rpc);
+
+/* ---- wait.c ---- */
+
+/* A future is over: its waiters. */
+void rle_wait_future_over(rle_future *f);
+
+/* ---- server.c ---- */
+
+bool rle_rpc_can_start(rle_rpc *rpc);     /* rle_rpc_next_call would give something */
+void rle_rpc_refuse_queued(rle_rpc *rpc); /* the worker is stopping */
+
+void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m);
+void rle_incoming_cancel(rle_conn *conn, uint64_t id);
+/* The connection is gone. */
+void rle_incoming_orphan(rle_incoming *in);
+/* Calls that still wait when the loop turns get a timer for their deadline. */
+void rle_server_arm_expiry(rle_rpc *rpc);
+void rle_incoming_free_pool(rle_rpc *rpc);
+
+/* ---- remote_ref.c ---- */
+
+rle_status rle_export_sent(rle_conn *conn, uint64_t object);
+void rle_export_released(rle_conn *conn, uint64_t object, uint64_t count);
+/* Everything that was sent over this connection; returns how many objects. */
+size_t rle_export_release_all(rle_conn *conn);
+/* Count references in values that are about to be sent. */
+rle_status rle_export_count_values(rle_conn *conn, const uint8_t *values, size_t size,
+                                   bool results, int tensors);
+/* Hold (or let go of) each own object named in the values of a call. */
+void rle_export_hold_values(rle_rpc *rpc, const uint8_t *values, size_t size, int tensors,
+                            bool hold);
+bool rle_export_hold_locked(rle_rpc *rpc, uint64_t object);
+void rle_export_unhold_locked(rle_rpc *rpc, uint64_t object);
+
+#endif

@@ -1,0 +1,404 @@
+/* server.c - calls we serve: queued as they come, started in order, answered once. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "rpc/rpc_internal.h"
+
+enum { POOL_MAX = 256 };
+
+/* ---- lists ---- */
+
+static void queue_remove(rle_incoming *in)
+{
+    rle_rpc *rpc = in->rpc;
+    if (!in->queued) return;
+    *in->queue_at = in->queue_next;
+    if (in->queue_next)
+        in->queue_next->queue_at = in->queue_at;
+    else
+        rpc->queue_end = in->queue_at;
+    in->queued = false;
+    rpc->queued--;
+    if (in->nested) rpc->queued_nested--;
+    rle_timer_disarm(&rpc->loop, &in->timer);
+}
+
+static void cancelled_remove(rle_incoming *in)
+{
+    if (!in->in_cancelled) return;
+    *in->queue_at = in->queue_next;
+    if (in->queue_next) in->queue_next->queue_at = in->queue_at;
+    in->in_cancelled = false;
+}
+
+static void conn_remove(rle_incoming *in)
+{
+    rle_conn *conn = in->conn;
+    if (!conn) return;
+    *in->at = in->next;
+    if (in->next) in->next->at = in->at;
+    conn->incoming_count--;
+    if (!in->nested) conn->incoming_counted--;
+    in->conn = NULL;
+}
+
+static void incoming_free(rle_incoming *in)
+{
+    rle_rpc *rpc = in->rpc;
+    queue_remove(in);
+    cancelled_remove(in);
+    rle_message_drop(rpc, in->conn, &in->message, false);
+    conn_remove(in);
+    if (in->started) {
+        rpc->serving--;
+        if (in->waits) rpc->serving_waits--;
+    }
+    rpc->counters.live_incoming--;
+    if (rpc->free_incoming_count >= POOL_MAX) {
+        rle_free(in);
+        return;
+    }
+    in->next = rpc->free_incoming;
+    rpc->free_incoming = in;
+    rpc->free_incoming_count++;
+}
+
+void rle_incoming_free_pool(rle_rpc *rpc)
+{
+    while (rpc->free_incoming) {
+        rle_incoming *in = rpc->free_incoming;
+        rpc->free_incoming = in->next;
+        rle_free(in);
+    }
+    rpc->free_incoming_count = 0;
+}
+
+/* ---- answers ---- */
+
+static rle_frame answer(const rle_incoming *in, rle_frame_type type)
+{
+    return (rle_frame){.type = (uint8_t)type, .id = in->id, .credit = in->nested ? 0 : 1};
+}
+
+static void send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e, bool later)
+{
+    rle_writer w;
+    rle_writer_init(&w);
+    rle_error_encode(&w, e);
+    f->code = (uint16_t)e->code;
+    f->values = (uint32_t)w.len;
+    struct iovec part = {w.data, w.len};
+    if (w.failed || rle_conn_send(conn, f, &part, 1, false, later) != RLE_OK)
+        rle_conn_close(conn, "out of memory", false);
+    rle_writer_fini(&w);
+}
+
+static void fail_text(rle_incoming *in, rle_status code, rle_outcome outcome, const char *text)
+{
+    if (in->conn) {
+        const char *name = in->rpc->name;
+        rle_wire_error e = {.code = code,
+                            .outcome = outcome,
+                            .message = {text, strlen(text)},
+                            .worker = {name, strlen(name)},
+                            .method = {in->head.method, in->head.method_len}};
+        rle_frame f = answer(in, RLE_FRAME_ERROR);
+        send_error(in->conn, &f, &e, false);
+    }
+    incoming_free(in);
+}
+
+static void fail_expired(rle_incoming *in)
+{
+    char text[256];
+    snprintf(text, sizeof text, "\"%s\" on \"%s\" was not started in time (outcome: not executed)",
+             in->head.method, in->rpc->name);
+    in->rpc->counters.expired_unstarted++;
+    fail_text(in, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED, text);
+}
+
+static void expired(rle_timer *t)
+{
+    fail_expired((rle_incoming *)((char *)t - offsetof(rle_incoming, timer)));
+}
+
+static void fail_stopping(rle_incoming *in)
+{
+    char text[256];
+    snprintf(text, sizeof text, "\"%s\" is stopping (outcome: not executed)", in->rpc->name);
+    fail_text(in, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED, text);
+}
+
+/* ---- arriving ---- */
+
+static rle_incoming *incoming_alloc(rle_rpc *rpc)
+{
+    rle_incoming *in = rpc->free_incoming;
+    if (in) {
+        rpc->free_incoming = in->next;
+        rpc->free_incoming_count--;
+    } else {
+        in = rle_malloc(sizeof *in);
+        if (!in) return NULL;
+    }
+    memset(in, 0, sizeof *in);
+    return in;
+}
+
+static void refuse_call(rle_conn *conn, const rle_frame *f, rle_status code)
+{
+    const char *text = rle_message(), *name = conn->rpc->name;
+    rle_wire_error e = {.code = code,
+                        .outcome = RLE_OUTCOME_NOT_EXECUTED,
+                        .message = {text, strlen(text)},
+                        .worker = {name, strlen(name)}};
+    rle_frame answer_frame = {.type = RLE_FRAME_ERROR,
+                              .id = f->id,
+                              .credit = f->flags & RLE_FLAG_NESTED ? 0 : 1};
+    send_error(conn, &answer_frame, &e, false);
+}
+
+void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
+{
+    rle_rpc *rpc = conn->rpc;
+    bool nested = f->flags & RLE_FLAG_NESTED;
+    rle_decoder d;
+    rle_call_head head;
+    rle_decoder_init(&d, m->data, m->size, m->values, m->tensors);
+    rle_status s = rle_decode_call_head(&d, &head);
+    if (s == RLE_OK && !nested && conn->incoming_counted >= (size_t)rpc->o.max_credits)
+        s = rle_fail(RLE_INVALID_ARGUMENT, "more than %d calls open", rpc->o.max_credits);
+    if (s != RLE_OK) {
+        rle_message_drop_bytes(rpc, m);
+        rle_conn_reject(conn);
+        return;
+    }
+    if (conn->incoming_count >= RLE_CALLS_HARD)
+        s = rle_fail(RLE_RESOURCE_EXHAUSTED, "%d calls of \"%s\" are open", RLE_CALLS_HARD,
+                     conn->peer->name);
+    rle_incoming *in = s == RLE_OK ? incoming_alloc(rpc) : NULL;
+    if (s == RLE_OK && !in) s = rle_oom(sizeof *in, "call to serve");
+    if (in) {
+        s = rle_message_keep(rpc, m, &in->message);
+        if (s != RLE_OK) rle_free(in);
+    }
+    if (s != RLE_OK) {
+        rle_message_drop_bytes(rpc, m);
+        refuse_call(conn, f, s);
+        return;
+    }
+    rpc->counters.live_incoming++;
+    in->rpc = rpc;
+    in->conn = conn;
+    in->peer = conn->peer;
+    in->id = f->id;
+    in->number = ++conn->peer->calls_from;
+    in->incarnation = conn->incarnation;
+    in->nested = nested;
+    in->head = head;
+    in->args_at = (size_t)(d.r.p - m->data);
+    in->timer.fire = expired;
+    in->received = conn->heard;
+    if (f->arg) {
+        uint64_t left = f->arg < UINT64_C(1) << 50 ? f->arg * 1000 : UINT64_C(1) << 60;
+        in->deadline = in->received + (int64_t)left;
+    }
+    in->next = conn->incoming;
+    in->at = &conn->incoming;
+    if (in->next) in->next->at = &in->next;
+    conn->incoming = in;
+    conn->incoming_count++;
+    if (!nested) conn->incoming_counted++;
+    in->queued = true;
+    in->queue_next = NULL;
+    in->queue_at = rpc->queue_end;
+    *rpc->queue_end = in;
+    rpc->queue_end = &in->queue_next;
+    rpc->queued++;
+    if (nested) rpc->queued_nested++;
+    if (rpc->stopping) fail_stopping(in);
+}
+
+void rle_server_arm_expiry(rle_rpc *rpc)
+{
+    for (rle_incoming *in = rpc->queue; in; in = in->queue_next) {
+        if (!in->deadline || in->timer.place) continue;
+        /* Without memory it is found out when its turn comes. */
+        if (rle_timer_arm(&rpc->loop, &in->timer, in->deadline) != RLE_OK) return;
+    }
+}
+
+static void mark_cancelled(rle_incoming *in)
+{
+    rle_rpc *rpc = in->rpc;
+    if (in->cancelled) return;
+    in->cancelled = true;
+    if (!in->started || !in->owner) return;
+    in->in_cancelled = true;
+    in->queue_next = rpc->cancelled;
+    in->queue_at = &rpc->cancelled;
+    if (in->queue_next) in->queue_next->queue_at = &in->queue_next;
+    rpc->cancelled = in;
+}
+
+void rle_incoming_cancel(rle_conn *conn, uint64_t id)
+{
+    for (rle_incoming *in = conn->incoming; in; in = in->next) {
+        if (in->id != id) continue;
+        if (in->started) {
+            mark_cancelled(in);
+        } else {
+            char text[256];
+            snprintf(text, sizeof text, "\"%s\" was cancelled (outcome: not executed)",
+                     in->head.method);
+            fail_text(in, RLE_CANCELLED, RLE_OUTCOME_NOT_EXECUTED, text);
+        }
+        return;
+    }
+}
+
+void rle_incoming_orphan(rle_incoming *in)
+{
+    conn_remove(in);
+    if (in->started)
+        mark_cancelled(in);
+    else
+        incoming_free(in);
+}
+
+/* ---- starting ---- */
+
+/* Who is next, given the bound? */
+static rle_incoming *pick(rle_rpc *rpc)
+{
+    if (!rpc->queue) return NULL;
+    if (rpc->serving < (size_t)rpc->o.max_concurrent) return rpc->queue;
+    if (!rpc->queued_nested || rpc->serving_waits < rpc->serving) return NULL;
+    rle_incoming *in = rpc->queue;
+    while (!in->nested) in = in->queue_next;
+    return in;
+}
+
+bool rle_rpc_can_start(rle_rpc *rpc)
+{
+    return pick(rpc) != NULL;
+}
+
+rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decoder *decoder)
+{
+    rle_incoming *in;
+    rle_rpc_enter(rpc);
+    while ((in = pick(rpc)) != NULL) {
+        queue_remove(in);
+        if (in->deadline && rle_now() >= in->deadline) {
+            fail_expired(in);
+            continue;
+        }
+        in->started = true;
+        rpc->serving++;
+        rpc->counters.calls_served++;
+        *info = (rle_incoming_info){.caller = in->peer,
+                                    .head = in->head,
+                                    .deadline = in->deadline,
+                                    .number = in->number,
+                                    .incarnation = in->incarnation};
+        const rle_msg *m = &in->message;
+        rle_decoder_init(decoder, m->data, m->size, m->values, m->tensors);
+        decoder->r.p += in->args_at;
+        break;
+    }
+    rle_rpc_leave(rpc);
+    return in;
+}
+
+bool rle_rpc_next_is_from(rle_rpc *rpc, const rle_incoming *in)
+{
+    /* A hint: looked at without the lock, by the only thread that takes from the queue. */
+    const rle_incoming *next = rpc->queue;
+    return next && in->conn && next->conn == in->conn;
+}
+
+void rle_incoming_read(rle_rpc *rpc, rle_incoming *in)
+{
+    if (!in->message.block && in->message.borrowed == 0) return;
+    rle_rpc_enter(rpc);
+    rle_message_drop_bytes(rpc, &in->message);
+    rle_rpc_leave(rpc);
+}
+
+void rle_incoming_waits(rle_rpc *rpc, rle_incoming *in, bool waits)
+{
+    if (in->waits == waits) return;
+    rle_rpc_enter(rpc);
+    in->waits = waits;
+    if (waits)
+        rpc->serving_waits++;
+    else
+        rpc->serving_waits--;
+    rle_rpc_leave(rpc);
+}
+
+bool rle_incoming_cancelled(rle_rpc *rpc, rle_incoming *in)
+{
+    rle_rpc_enter(rpc);
+    bool over = in->cancelled || (in->deadline && rle_now() >= in->deadline);
+    rle_rpc_leave(rpc);
+    return over;
+}
+
+void rle_incoming_set_owner(rle_incoming *in, void *owner)
+{
+    in->owner = owner;
+}
+
+void *rle_rpc_next_cancelled(rle_rpc *rpc)
+{
+    rle_rpc_enter(rpc);
+    rle_incoming *in = rpc->cancelled;
+    void *owner = in ? in->owner : NULL;
+    if (in) cancelled_remove(in);
+    rle_rpc_leave(rpc);
+    return owner;
+}
+
+rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e, bool more)
+{
+    rle_status s = RLE_OK;
+    rle_rpc_enter(rpc);
+    rle_conn *conn = in->conn;
+    if (conn) {
+        size_t size = rle_encoder_body_size(e);
+        if (size > conn->max_message)
+            s = rle_fail(RLE_RESOURCE_EXHAUSTED,
+                         "a result of %zu bytes is over the limit of %" PRIu64
+                         " bytes of worker \"%s\" (max_message)",
+                         size, conn->max_message, conn->peer->name);
+        if (s == RLE_OK && e->refs)
+            s = rle_export_count_values(conn, e->w.data + RLE_FRAME_HEADER,
+                                        rle_encoder_values_size(e), true, e->tensors);
+        if (s == RLE_OK) {
+            rle_frame f = answer(in, RLE_FRAME_RESULT);
+            s = rle_conn_send_encoded(conn, &f, e, more);
+        }
+    }
+    if (s == RLE_OK) incoming_free(in);
+    rle_rpc_leave(rpc);
+    return s;
+}
+
+void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *error, bool more)
+{
+    rle_rpc_enter(rpc);
+    if (in->conn) {
+        rle_frame f = answer(in, RLE_FRAME_ERROR);
+        send_error(in->conn, &f, error, more);
+    }
+    incoming_free(in);
+    rle_rpc_leave(rpc);
+}
+
+void rle_rpc_refuse_queued(rle_rpc *rpc)
+{
+    while (rpc->queue) fail_stopping(rpc->queue);
+}

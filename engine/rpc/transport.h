@@ -1,0 +1,74 @@
+/* transport.h - addresses, and a byte stream behind a small table.
+ *
+ * Sockets are one filling of the table; TLS and a simulated network are others. Everything
+ * is non-blocking and close-on-exec, and no write raises SIGPIPE. */
+#ifndef RLE_RPC_TRANSPORT_H
+#define RLE_RPC_TRANSPORT_H
+
+#include <stdbool.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+#include "base/status.h"
+#include "rpc/codec.h"
+
+typedef struct rle_transport rle_transport;
+
+typedef struct rle_transport_ops {
+    const char *name;
+    /* Bytes read into `n` blocks; 0 at the end of the stream; -1 with errno, EAGAIN when
+     * there is nothing now. */
+    ssize_t (*readv)(rle_transport *t, const struct iovec *iov, int n);
+    /* Bytes taken, perhaps fewer than given; -1 with errno, EAGAIN when full. */
+    ssize_t (*writev)(rle_transport *t, const struct iovec *iov, int n);
+    /* Give the descriptor back; `t` is not used again. */
+    void (*close)(rle_transport *t);
+} rle_transport_ops;
+
+struct rle_transport {
+    const rle_transport_ops *ops;
+    int fd;     /* what the event loop watches */
+    void *self; /* of the filling */
+};
+
+extern const rle_transport_ops rle_socket_transport;
+
+/* ---- addresses ---- */
+
+typedef struct rle_address {
+    char text[RLE_ADDRESS_MAX]; /* as a user writes it: unix:/path, tcp://127.0.0.1:29500 */
+    char shown[RLE_ADDRESS_MAX]; /* in messages: unix:/path, 127.0.0.1:29500 */
+    bool is_unix, is_loopback;
+    struct sockaddr_storage sa;
+    socklen_t len;
+} rle_address;
+
+/* "unix:/path", "tcp://host:port", "host:port"; IPv6 in brackets. Host names are looked up.
+ * INVALID_ARGUMENT with what is wrong. */
+rle_status rle_address_parse(const char *text, rle_address *out);
+void rle_address_from_sockaddr(const struct sockaddr *sa, socklen_t len, rle_address *out);
+
+/* A listening socket. A Unix socket needs a folder nobody else can enter (made with mode
+ * 0700 when it is missing) and takes the place of a dead one. `bound` gets the real port.
+ * UNAVAILABLE: address in use; FAILED_PRECONDITION: open to others. */
+rle_status rle_listen(const rle_address *at, bool insecure_network, int *fd,
+                      rle_address *bound);
+/* FAILED_PRECONDITION unless the address is of this machine or `insecure_network`. */
+rle_status rle_address_allowed(const rle_address *at, bool insecure_network,
+                               const char *doing);
+
+/* Start to connect: *pending tells that the socket becomes writable when it is decided.
+ * UNAVAILABLE when it fails at once; errno says why. */
+rle_status rle_connect(const rle_address *to, int *fd, bool *pending);
+
+/* A new connection of a listener: descriptor with the flags above, or -1 and errno. */
+int rle_accept(int listener, rle_address *peer);
+
+/* Options of every stream socket: no delay, keepalive, a limit on unacknowledged data. */
+void rle_socket_tune(int fd, bool is_unix);
+
+/* Process and user at the other end of a Unix socket. */
+bool rle_peer_credentials(int fd, pid_t *pid, uid_t *uid);
+
+#endif
