@@ -7,6 +7,7 @@
 #include "base/mem.h"
 
 volatile _Atomic int rle_interrupted;
+void (*volatile rle_interrupt_wake)(void);
 rle_rng rle_default_rng;
 
 /* The module is a shared object: initial-exec spares the call that finds a thread's copy.

@@ -82,5 +82,15 @@ uint32_t rle_site_count(void); /* sites are 1 .. count */
 
 /* Ctrl-C: set by a signal handler, looked at on every entry into the engine. */
 extern volatile _Atomic int rle_interrupted;
+/* Makes a loop that waits notice it; set by the layer that waits. Safe in signal handlers. */
+extern void (*volatile rle_interrupt_wake)(void);
+
+/* What a signal handler calls. */
+static inline void rle_interrupt(void)
+{
+    rle_interrupted = 1;
+    void (*wake)(void) = rle_interrupt_wake;
+    if (wake) wake();
+}
 
 #endif

@@ -118,6 +118,12 @@ void rle_lua_push_error(lua_State *L, rle_status code, const char *message, int 
     lua_setmetatable(L, -2);
 }
 
+void rle_lua_set_error_meta(lua_State *L)
+{
+    rle_rawgetp(L, LUA_REGISTRYINDEX, &error_meta_key);
+    lua_setmetatable(L, -2);
+}
+
 bool rle_lua_is_error(lua_State *L, int idx)
 {
     if (!lua_istable(L, idx) || !lua_getmetatable(L, idx)) return false;

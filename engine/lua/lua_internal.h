@@ -46,6 +46,9 @@ static inline void rle_lua_check(lua_State *L, rle_status status)
 /* Raise an error object with a formatted message. Never returns. */
 int rle_lua_fail(lua_State *L, rle_status code, const char *fmt, ...) RLE_PRINTF(3, 4);
 
+/* Make the table on top an error object. */
+void rle_lua_set_error_meta(lua_State *L);
+
 /* True for chunk names (lua_Debug.source) of the engine's own Lua files. */
 bool rle_lua_is_own_source(const char *source);
 

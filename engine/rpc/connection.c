@@ -464,7 +464,7 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
     (void)what;
     rle_conn *conn = arg;
     rle_rpc *rpc = conn->rpc;
-    bool guard = rle_loop_on_guard();
+    bool guard = rle_evloop_on_guard();
     for (int round = 0; round < 4 && conn->state != RLE_CONN_DEAD; round++) {
         size_t used = guard ? 0 : rpc->scratch_used;
         size_t room = RLE_SCRATCH_SIZE - used;

@@ -117,7 +117,7 @@ void rle_dispatch_control(rle_conn *conn, const rle_frame *f, const uint8_t *pay
         rle_incoming_cancel(conn, f->id);
         break;
     case RLE_FRAME_PING: {
-        const rle_loop *l = &conn->rpc->loop;
+        const rle_evloop *l = &conn->rpc->loop;
         int64_t away = l->guard_runs ? (rle_now() - l->away_since) / 1000000 : 0;
         rle_conn_control(conn, RLE_FRAME_PONG, 0, f->arg, (uint32_t)away);
         break;

@@ -32,20 +32,12 @@ static rle_future *future_new(rle_rpc *rpc)
     f->rpc = rpc;
     f->refs = 1;
     f->timer.fire = deadline_over;
+    f->live_next = rpc->live;
+    f->live_at = &rpc->live;
+    if (rpc->live) rpc->live->live_at = &f->live_next;
+    rpc->live = f;
     rpc->counters.live_futures++;
     return f;
-}
-
-size_t rle_future_free_pool(rle_rpc *rpc)
-{
-    size_t n = rpc->free_future_count;
-    while (rpc->free_futures) {
-        rle_future *f = rpc->free_futures;
-        rpc->free_futures = f->next_held;
-        rle_free(f);
-    }
-    rpc->free_future_count = 0;
-    return n;
 }
 
 static void drop_held_body(rle_future *f)
@@ -58,6 +50,24 @@ static void drop_held_body(rle_future *f)
     f->holds_refs = false;
     rle_free(f->body);
     f->body = NULL;
+}
+
+void rle_future_free_all(rle_rpc *rpc)
+{
+    while (rpc->live) {
+        rle_future *f = rpc->live;
+        rpc->live = f->live_next;
+        rle_timer_disarm(&rpc->loop, &f->timer);
+        rle_message_drop_bytes(rpc, &f->message);
+        drop_held_body(f);
+        rle_free(f);
+    }
+    while (rpc->free_futures) {
+        rle_future *f = rpc->free_futures;
+        rpc->free_futures = f->next_held;
+        rle_free(f);
+    }
+    rpc->free_future_count = 0;
 }
 
 static void log_unhandled(const rle_future *f)
@@ -78,6 +88,8 @@ void rle_future_unref(rle_future *f)
         log_unhandled(f);
     rle_message_drop(rpc, done && f->peer ? f->peer->conn : NULL, &f->message, true);
     drop_held_body(f);
+    *f->live_at = f->live_next;
+    if (f->live_next) f->live_next->live_at = f->live_at;
     rpc->counters.live_futures--;
     if (rpc->free_future_count >= POOL_MAX) {
         rle_free(f);

@@ -700,7 +700,7 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
         s = start_connect(rpc, &to, &result, NULL, &conn);
         if (s != RLE_OK) snprintf(result.message, sizeof result.message, "%s", rle_message());
         while (s == RLE_OK && !result.done && !rle_interrupted)
-            rle_loop_turn(&rpc->loop, true);
+            rle_evloop_turn(&rpc->loop, true);
         if (s == RLE_OK && !result.done) {
             conn->result = NULL;
             rle_conn_close(conn, "interrupted", true);
@@ -711,7 +711,7 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
         bool again = s != RLE_OK && worth_another_try(result.connect_errno) && rle_now() < end;
         if (again) {
             again = rle_timer_arm(&rpc->loop, &timer, rle_now() + pause) == RLE_OK;
-            while (timer.place && !rle_interrupted) rle_loop_turn(&rpc->loop, true);
+            while (timer.place && !rle_interrupted) rle_evloop_turn(&rpc->loop, true);
             rle_timer_disarm(&rpc->loop, &timer);
             if (pause < RLE_SECONDS / 5) pause *= 2;
         }

@@ -15,7 +15,7 @@ enum { GUARD_PATIENCE_MS = 100 }; /* the owner's absence until the guard takes o
 
 static _Thread_local bool on_guard;
 
-bool rle_loop_on_guard(void)
+bool rle_evloop_on_guard(void)
 {
     return on_guard;
 }
@@ -26,13 +26,13 @@ bool rle_loop_on_guard(void)
  * because what it was for has gone, it is set again. So calls that end long before their
  * deadline cost no system call and no work in libevent. */
 
-static void heap_set(rle_loop *l, size_t i, rle_timer *t)
+static void heap_set(rle_evloop *l, size_t i, rle_timer *t)
 {
     l->heap[i] = t;
     t->place = i + 1;
 }
 
-static void heap_up(rle_loop *l, size_t i, rle_timer *t)
+static void heap_up(rle_evloop *l, size_t i, rle_timer *t)
 {
     while (i > 0 && l->heap[(i - 1) / 2]->at > t->at) {
         heap_set(l, i, l->heap[(i - 1) / 2]);
@@ -41,7 +41,7 @@ static void heap_up(rle_loop *l, size_t i, rle_timer *t)
     heap_set(l, i, t);
 }
 
-static void heap_down(rle_loop *l, size_t i, rle_timer *t)
+static void heap_down(rle_evloop *l, size_t i, rle_timer *t)
 {
     for (;;) {
         size_t child = 2 * i + 1;
@@ -54,7 +54,7 @@ static void heap_down(rle_loop *l, size_t i, rle_timer *t)
     heap_set(l, i, t);
 }
 
-static void set_alarm(rle_loop *l, int64_t at)
+static void set_alarm(rle_evloop *l, int64_t at)
 {
     int64_t left = at - rle_now();
     if (left < 0) left = 0;
@@ -67,7 +67,7 @@ static void set_alarm(rle_loop *l, int64_t at)
     if (event_add(l->timer_event, &tv) == 0) l->timer_armed = at;
 }
 
-rle_status rle_timer_arm(rle_loop *l, rle_timer *t, int64_t at)
+rle_status rle_timer_arm(rle_evloop *l, rle_timer *t, int64_t at)
 {
     rle_timer_disarm(l, t);
     if (l->timers == l->timer_capacity) {
@@ -83,7 +83,7 @@ rle_status rle_timer_arm(rle_loop *l, rle_timer *t, int64_t at)
     return RLE_OK;
 }
 
-void rle_timer_disarm(rle_loop *l, rle_timer *t)
+void rle_timer_disarm(rle_evloop *l, rle_timer *t)
 {
     if (!t->place) return;
     size_t i = t->place - 1;
@@ -100,7 +100,7 @@ static void alarm_rings(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
     (void)what;
-    rle_loop *l = arg;
+    rle_evloop *l = arg;
     l->timer_armed = INT64_MAX;
     int64_t now = rle_now();
     while (l->timers && l->heap[0]->at <= now) {
@@ -113,7 +113,7 @@ static void alarm_rings(evutil_socket_t fd, short what, void *arg)
 
 /* ---- waking ---- */
 
-void rle_loop_wake(rle_loop *l)
+void rle_evloop_wake(rle_evloop *l)
 {
     uint64_t one = 1;
     int before = errno;
@@ -125,24 +125,25 @@ void rle_loop_wake(rle_loop *l)
 static void woken(evutil_socket_t fd, short what, void *arg)
 {
     (void)what;
-    (void)arg;
+    rle_evloop *l = arg;
     uint64_t count;
     ssize_t n = read(fd, &count, sizeof count);
     (void)n;
+    if (!on_guard) l->wakes++;
 }
 
 /* ---- the owner ---- */
 
-void rle_loop_lock_slow(rle_loop *l)
+void rle_evloop_lock_slow(rle_evloop *l)
 {
     /* Only the guard can be in there; it lets go when its turn ends. */
     atomic_fetch_add(&l->owner_wants, 1);
-    rle_loop_wake(l);
+    rle_evloop_wake(l);
     pthread_mutex_lock(&l->lock);
     atomic_fetch_sub(&l->owner_wants, 1);
 }
 
-void rle_loop_turn(rle_loop *l, bool block)
+void rle_evloop_turn(rle_evloop *l, bool block)
 {
     if (l->before_turn) l->before_turn(l->self);
     atomic_fetch_add_explicit(&l->turns, 1, memory_order_relaxed);
@@ -163,7 +164,7 @@ void rle_loop_turn(rle_loop *l, bool block)
 
 /* ---- the guard ---- */
 
-static void guard_sleep(rle_loop *l)
+static void guard_sleep(rle_evloop *l)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
@@ -179,7 +180,7 @@ static void guard_sleep(rle_loop *l)
 }
 
 /* The owner sits in the loop and nothing happens: sleep until it leaves. */
-static void guard_park(rle_loop *l)
+static void guard_park(rle_evloop *l)
 {
     pthread_mutex_lock(&l->guard_lock);
     atomic_store(&l->parked, true);
@@ -191,7 +192,7 @@ static void guard_park(rle_loop *l)
     pthread_mutex_unlock(&l->guard_lock);
 }
 
-static void guard_in_charge(rle_loop *l, uint64_t seen)
+static void guard_in_charge(rle_evloop *l, uint64_t seen)
 {
     pthread_mutex_lock(&l->lock);
     l->guard_runs = true;
@@ -210,7 +211,7 @@ static void guard_in_charge(rle_loop *l, uint64_t seen)
 
 static void *guard_main(void *arg)
 {
-    rle_loop *l = arg;
+    rle_evloop *l = arg;
     on_guard = true;
     while (!atomic_load(&l->stop)) {
         uint64_t seen = atomic_load(&l->turns);
@@ -227,7 +228,7 @@ static void *guard_main(void *arg)
 
 /* ---- life ---- */
 
-rle_status rle_loop_init(rle_loop *l)
+rle_status rle_evloop_init(rle_evloop *l)
 {
     memset(l, 0, sizeof *l);
     l->timer_armed = INT64_MAX;
@@ -249,13 +250,13 @@ rle_status rle_loop_init(rle_loop *l)
     }
     if (!l->timer_event || !l->wake_event || event_add(l->wake_event, NULL) != 0) {
         rle_status s = rle_fail(RLE_RESOURCE_EXHAUSTED, "no event loop: %s", strerror(errno));
-        rle_loop_fini(l);
+        rle_evloop_fini(l);
         return s;
     }
     return RLE_OK;
 }
 
-rle_status rle_loop_start(rle_loop *l, bool guard)
+rle_status rle_evloop_start(rle_evloop *l, bool guard)
 {
     if (!guard) return RLE_OK;
     /* Signals are for the thread that runs Lua. */
@@ -274,14 +275,14 @@ rle_status rle_loop_start(rle_loop *l, bool guard)
     return RLE_OK;
 }
 
-void rle_loop_fini(rle_loop *l)
+void rle_evloop_fini(rle_evloop *l)
 {
     if (l->have_guard) {
         pthread_mutex_lock(&l->guard_lock);
         atomic_store(&l->stop, true);
         pthread_cond_signal(&l->guard_wake);
         pthread_mutex_unlock(&l->guard_lock);
-        rle_loop_wake(l);
+        rle_evloop_wake(l);
         pthread_cond_signal(&l->owner_done);
         pthread_join(l->guard, NULL);
         l->have_guard = false;

@@ -24,7 +24,7 @@
 #include "base/status.h"
 #include "rpc/timer.h"
 
-typedef struct rle_loop {
+typedef struct rle_evloop {
     struct event_base *base;
     pthread_mutex_t lock;
     pthread_cond_t owner_done; /* the owner let go of the lock; used while the guard runs */
@@ -43,6 +43,7 @@ typedef struct rle_loop {
     pthread_t guard;
 
     int wake_fd;
+    uint64_t wakes; /* seen; changed under the lock */
     struct event *wake_event;
 
     struct event *timer_event;
@@ -53,36 +54,36 @@ typedef struct rle_loop {
     /* Called with the lock before each turn; may be NULL. */
     void (*before_turn)(void *self);
     void *self;
-} rle_loop;
+} rle_evloop;
 
-rle_status rle_loop_init(rle_loop *l);
+rle_status rle_evloop_init(rle_evloop *l);
 /* Start the guard; with `false` there is none (tests that drive two ends by hand). */
-rle_status rle_loop_start(rle_loop *l, bool guard);
-void rle_loop_fini(rle_loop *l);
+rle_status rle_evloop_start(rle_evloop *l, bool guard);
+void rle_evloop_fini(rle_evloop *l);
 
-void rle_loop_lock_slow(rle_loop *l);
-static inline void rle_loop_lock(rle_loop *l)
+void rle_evloop_lock_slow(rle_evloop *l);
+static inline void rle_evloop_lock(rle_evloop *l)
 {
-    if (pthread_mutex_trylock(&l->lock) != 0) rle_loop_lock_slow(l);
+    if (pthread_mutex_trylock(&l->lock) != 0) rle_evloop_lock_slow(l);
 }
-static inline void rle_loop_unlock(rle_loop *l)
+static inline void rle_evloop_unlock(rle_evloop *l)
 {
     if (l->guard_runs) pthread_cond_signal(&l->owner_done);
     pthread_mutex_unlock(&l->lock);
 }
 
 /* One turn by the owner, lock held: `block` waits until anything happened (a descriptor, a
- * timer, rle_loop_wake), else only what is there now. */
-void rle_loop_turn(rle_loop *l, bool block);
+ * timer, rle_evloop_wake), else only what is there now. */
+void rle_evloop_turn(rle_evloop *l, bool block);
 
 /* Make a blocked turn return. From any thread and from signal handlers. */
-void rle_loop_wake(rle_loop *l);
+void rle_evloop_wake(rle_evloop *l);
 
 /* True on the thread of the guard. */
-bool rle_loop_on_guard(void);
+bool rle_evloop_on_guard(void);
 
 /* Lock held. RESOURCE_EXHAUSTED. Arming an armed timer moves it. */
-rle_status rle_timer_arm(rle_loop *l, rle_timer *t, int64_t at);
-void rle_timer_disarm(rle_loop *l, rle_timer *t);
+rle_status rle_timer_arm(rle_evloop *l, rle_timer *t, int64_t at);
+void rle_timer_disarm(rle_evloop *l, rle_timer *t);
 
 #endif

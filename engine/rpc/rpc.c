@@ -36,7 +36,7 @@ rle_status rle_message_keep(rle_rpc *rpc, const rle_msg *m, rle_msg *keep)
         keep->borrowed = 0;
         return RLE_OK;
     }
-    if (rle_loop_on_guard()) return copy_out(m, keep);
+    if (rle_evloop_on_guard()) return copy_out(m, keep);
     if (rpc->borrowed_count == rpc->borrowed_cap) {
         size_t cap = rpc->borrowed_cap ? rpc->borrowed_cap * 2 : 64;
         rle_msg **list = rle_realloc(rpc->borrowed, cap * sizeof *list);
@@ -108,7 +108,7 @@ static void empty_trash(rle_rpc *rpc)
 
 void rle_rpc_enter(rle_rpc *rpc)
 {
-    rle_loop_lock(&rpc->loop);
+    rle_evloop_lock(&rpc->loop);
     if (rpc->trash_count || rpc->discarded) empty_trash(rpc);
 }
 
@@ -232,6 +232,14 @@ bool rle_peer_connected(rle_rpc *rpc, rle_peer *peer)
     return yes;
 }
 
+bool rle_peer_left(rle_rpc *rpc, rle_peer *peer)
+{
+    rle_rpc_enter(rpc);
+    bool yes = peer->left || (peer->conn && peer->conn->going_away);
+    rle_rpc_leave(rpc);
+    return yes;
+}
+
 uint64_t rle_peer_incarnation(rle_rpc *rpc, rle_peer *peer)
 {
     rle_rpc_enter(rpc);
@@ -333,7 +341,7 @@ unsigned rle_rpc_work(rle_rpc *rpc)
 void rle_rpc_turn(rle_rpc *rpc, bool block)
 {
     rle_rpc_enter(rpc);
-    rle_loop_turn(&rpc->loop, block && !work(rpc));
+    rle_evloop_turn(&rpc->loop, block && !work(rpc));
     rle_rpc_leave(rpc);
 }
 
@@ -342,20 +350,25 @@ void rle_rpc_breathe(rle_rpc *rpc)
     int64_t now = rle_now();
     if (now - rpc->last_turn < BREATH) return;
     rle_rpc_enter(rpc);
-    rle_loop_turn(&rpc->loop, false);
+    rle_evloop_turn(&rpc->loop, false);
     rpc->last_turn = now;
     rle_rpc_leave(rpc);
 }
 
 void rle_rpc_wake(rle_rpc *rpc)
 {
-    rle_loop_wake(&rpc->loop);
+    rle_evloop_wake(&rpc->loop);
 }
 
 void rle_rpc_wake_all(void)
 {
     rle_rpc *rpc = all_rpcs;
-    if (rpc) rle_loop_wake(&rpc->loop);
+    if (rpc) rle_evloop_wake(&rpc->loop);
+}
+
+uint64_t rle_rpc_wakes(rle_rpc *rpc)
+{
+    return rpc->loop.wakes; /* counted by turns of the owner only, who asks */
 }
 
 static void watched(evutil_socket_t fd, short what, void *arg)
@@ -478,7 +491,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->token = *options->token;
     rpc->queue_end = &rpc->queue;
     rpc->ready_end = &rpc->ready;
-    rle_status s = rle_loop_init(&rpc->loop);
+    rle_status s = rle_evloop_init(&rpc->loop);
     if (s != RLE_OK) {
         rle_token_forget(&rpc->token);
         rle_free(rpc);
@@ -501,7 +514,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->tick.fire = tick;
     if (s == RLE_OK)
         s = rle_timer_arm(&rpc->loop, &rpc->tick, rle_now() + tick_interval(rpc));
-    if (s == RLE_OK) s = rle_loop_start(&rpc->loop, !options->no_guard);
+    if (s == RLE_OK) s = rle_evloop_start(&rpc->loop, !options->no_guard);
     if (s != RLE_OK) {
         rle_rpc_free(rpc);
         return s;
@@ -550,18 +563,18 @@ void rle_rpc_free(rle_rpc *rpc)
         rpc->tickets = t->next;
         rle_free(t);
     }
-    RLE_MAP_EACH(&rpc->exports, slot) rle_free(slot->v.pointer);
+    rle_future_free_all(rpc);
     RLE_MAP_EACH(&rpc->peers, slot)
         for (rle_peer *p = slot->v.pointer, *next; p; p = next) {
             next = p->next_same;
             rle_free(p);
         }
+    RLE_MAP_EACH(&rpc->exports, slot) rle_free(slot->v.pointer);
     rle_map_fini(&rpc->exports);
     rle_map_fini(&rpc->peers);
-    rle_future_free_pool(rpc);
     rle_incoming_free_pool(rpc);
     rle_rpc_leave(rpc);
-    rle_loop_fini(&rpc->loop);
+    rle_evloop_fini(&rpc->loop);
     rle_free(rpc->borrowed);
     rle_free(rpc->dropped);
     rle_free(rpc->trash);

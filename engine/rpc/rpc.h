@@ -86,6 +86,8 @@ void rle_rpc_breathe(rle_rpc *rpc);
 void rle_rpc_wake(rle_rpc *rpc);
 /* The same for whichever rle_rpc the process has; does nothing without one. */
 void rle_rpc_wake_all(void);
+/* How many blocked or coming turns were woken so far. */
+uint64_t rle_rpc_wakes(rle_rpc *rpc);
 /* Watch a descriptor of somebody else's: turns return when it is readable, and *readable is
  * then set. -1 stops watching. */
 rle_status rle_rpc_watch(rle_rpc *rpc, int fd, bool *readable);
@@ -111,6 +113,8 @@ rle_peer *rle_rpc_peer(rle_rpc *rpc, const char *name);
 const char *rle_peer_name(const rle_peer *peer);
 bool rle_peer_is_self(const rle_peer *peer);
 bool rle_peer_connected(rle_rpc *rpc, rle_peer *peer);
+/* It said goodbye before it went, or is about to go. */
+bool rle_peer_left(rle_rpc *rpc, rle_peer *peer);
 /* Incarnation of its present connection, 0 when there is none. */
 uint64_t rle_peer_incarnation(rle_rpc *rpc, rle_peer *peer);
 /* Where it listens, as it told us; how many were written. */

@@ -196,6 +196,7 @@ struct rle_conn {
 
 struct rle_future {
     rle_rpc *rpc;
+    rle_future *live_next, **live_at; /* in rpc->live */
     int refs;
     rle_future_state state;
     bool local, nested, looked_at, sent, holds_refs;
@@ -267,7 +268,7 @@ typedef struct rle_refusals {
 enum { RLE_REFUSAL_ADDRESSES = 64, RLE_REFUSALS_A_MINUTE = 10 };
 
 struct rle_rpc {
-    rle_loop loop;
+    rle_evloop loop;
     rle_rpc_options o;
     char name[RLE_NAME_MAX + 1];
     rle_token token;
@@ -320,7 +321,7 @@ struct rle_rpc {
     bool stopping;
     struct event *watch_event;
     rle_rpc_counters counters;
-    rle_future *free_futures;
+    rle_future *free_futures, *live;
     rle_incoming *free_incoming;
     size_t free_future_count, free_incoming_count;
     rle_rpc *next_rpc; /* of this process */
@@ -330,7 +331,7 @@ struct rle_rpc {
 void rle_rpc_enter(rle_rpc *rpc);
 static inline void rle_rpc_leave(rle_rpc *rpc)
 {
-    rle_loop_unlock(&rpc->loop);
+    rle_evloop_unlock(&rpc->loop);
 }
 
 /* The worker of that name, made if need be; NULL when memory ran out. */
@@ -399,7 +400,7 @@ void rle_peer_send_held(rle_peer *peer);
 /* Fail all of it, not executed; the message is `before`, the method in quotes, `after`. */
 void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before,
                         const char *after);
-size_t rle_future_free_pool(rle_rpc *rpc);
+void rle_future_free_all(rle_rpc *rpc); /* with those that somebody still holds */
 
 /* ---- wait.c ---- */
 

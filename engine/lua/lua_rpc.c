@@ -1,0 +1,534 @@
+/* lua_rpc.c - rpc.init, rpc.shutdown, and what is known about workers. One worker a process. */
+#include "lua/lua_rpc.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+rle_lua_rpc rle_lua_rpc_state = {.runnable_end = &rle_lua_rpc_state.runnable};
+
+static const char hooks_key, guard_key;
+
+/* ---- state ---- */
+
+rle_lua_rpc *rle_lua_rpc_check(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    if (s->forked)
+        rle_lua_fail(L, RLE_FAILED_PRECONDITION,
+                     "this process was forked from one that called rpc.init; start a process of "
+                     "its own instead");
+    if (!s->rpc) rle_lua_fail(L, RLE_FAILED_PRECONDITION, "call rpc.init first");
+    return s;
+}
+
+void rle_lua_push_hook(lua_State *L, rle_lua_hook hook)
+{
+    rle_rawgetp(L, LUA_REGISTRYINDEX, &hooks_key);
+    lua_rawgeti(L, -1, (int)hook + 1);
+    lua_remove(L, -2);
+}
+
+/* hooks{...}: functions and metatables of rpc.lua, in the order of rle_lua_hook. */
+static int rpc_hooks(lua_State *L)
+{
+    luaL_checktype(L, 1, LUA_TTABLE);
+    lua_settop(L, 1);
+    rle_rawsetp(L, LUA_REGISTRYINDEX, &hooks_key);
+    return 0;
+}
+
+static void in_child(void)
+{
+    if (rle_lua_rpc_state.rpc) rle_lua_rpc_state.forked = true;
+}
+
+/* Everything of this worker goes; also when the Lua state closes. */
+static void tear_down(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    if (!s->rpc || s->forked) return;
+    if (s->result) rle_future_release(s->rpc, s->result);
+    s->result = NULL;
+    rle_lua_rpc_drop_handlers(L);
+    rle_rpc_free(s->rpc);
+    rle_encoder_fini(&s->encoder);
+    s->rpc = NULL;
+    s->generation++;
+    s->current = NULL;
+    s->depth = 0;
+    s->from = NULL;
+    s->stop_wanted = false;
+}
+
+static int state_closes(lua_State *L)
+{
+    tear_down(L);
+    return 0;
+}
+
+/* ---- init ---- */
+
+static const char *const init_options[] = {
+    "name",         "listen",          "connect",      "token",       "token_fd",
+    "token_file",   "max_concurrent",  "max_calls",    "heartbeat",   "timeout",
+    "call_timeout", "connect_timeout", "max_message",  "allow_uids",  "insecure_network",
+    "busy_after",   NULL};
+
+static void read_token(lua_State *L, rle_token *token)
+{
+    int given = 0;
+    static const char *const ways[] = {"token", "token_fd", "token_file"};
+    for (int i = 0; i < 3; i++) {
+        lua_getfield(L, 1, ways[i]);
+        given += !lua_isnil(L, -1);
+        lua_pop(L, 1);
+    }
+    if (given > 1)
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                     "give one of token, token_fd and token_file, not several");
+    const char *bytes = rle_lua_opt_string(L, 1, "token", NULL);
+    const char *file = rle_lua_opt_string(L, 1, "token_file", NULL);
+    int64_t fd = rle_lua_opt_integer(L, 1, "token_fd", -1);
+    if (bytes) {
+        lua_getfield(L, 1, "token");
+        rle_lua_check(L, rle_token_from_bytes(bytes, lua_rawlen(L, -1), "the option token",
+                                              token));
+        lua_pop(L, 1);
+    } else if (file) {
+        rle_lua_check(L, rle_token_from_file(file, token));
+    } else if (fd >= 0) {
+        rle_lua_check(L, rle_token_from_fd((int)fd, token));
+    } else {
+        rle_lua_check(L, rle_token_default(token));
+    }
+}
+
+static int64_t seconds_option(lua_State *L, const char *key)
+{
+    double v = rle_lua_opt_number(L, 1, key, -1);
+    if (v == -1) return 0;
+    if (!(v > 0 && v < 1e9))
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"%s\" must be a number of seconds > 0",
+                     key);
+    return (int64_t)(v * 1e9);
+}
+
+static int count_option(lua_State *L, const char *key, int max)
+{
+    int64_t v = rle_lua_opt_integer(L, 1, key, 0);
+    if (v < 0 || v > max)
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"%s\" must be from 1 to %d", key, max);
+    return (int)v;
+}
+
+/* A string, or a list of them, of options[key]: calls `each` for every one; on failure what
+ * it returned. Leaves the list of results of `each` on the stack when `collect`. */
+static int list_option(lua_State *L, const char *key)
+{
+    lua_getfield(L, 1, key);
+    if (lua_isnil(L, -1)) {
+        lua_pop(L, 1);
+        lua_newtable(L);
+    } else if (lua_type(L, -1) == LUA_TSTRING) {
+        lua_createtable(L, 1, 0);
+        lua_insert(L, -2);
+        lua_rawseti(L, -2, 1);
+    } else if (!lua_istable(L, -1)) {
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                     "option \"%s\" must be an address or a list of addresses", key);
+    }
+    int n = (int)lua_rawlen(L, -1);
+    for (int i = 1; i <= n; i++) {
+        lua_rawgeti(L, -1, i);
+        if (lua_type(L, -1) != LUA_TSTRING)
+            rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                         "option \"%s\" must be an address or a list of addresses", key);
+        lua_pop(L, 1);
+    }
+    return n;
+}
+
+/* Listen and connect; what fails undoes all. */
+static rle_status join(lua_State *L, rle_rpc *rpc, int listen, int connect, int64_t patience)
+{
+    char bound[RLE_ADDRESS_MAX];
+    int n = (int)lua_rawlen(L, listen);
+    for (int i = 1; i <= n; i++) {
+        lua_rawgeti(L, listen, i);
+        RLE_TRY(rle_rpc_listen(rpc, lua_tostring(L, -1), bound));
+        lua_pop(L, 1);
+        lua_pushstring(L, bound);
+        lua_rawseti(L, listen, i);
+    }
+    n = (int)lua_rawlen(L, connect);
+    for (int i = 1; i <= n; i++) {
+        rle_peer *peer = NULL;
+        lua_rawgeti(L, connect, i);
+        RLE_TRY(rle_rpc_connect(rpc, lua_tostring(L, -1), patience, &peer));
+        lua_pop(L, 1);
+        lua_pushstring(L, rle_peer_name(peer));
+        lua_rawseti(L, connect, i);
+    }
+    return RLE_OK;
+}
+
+/* init(options) -> bound addresses, names of the workers connected to */
+static int rpc_init(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    if (!rle_lua_options(L, 1, init_options))
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "rpc.init wants a table of options");
+    if (s->forked) rle_lua_rpc_check(L);
+    if (s->rpc)
+        rle_lua_fail(L, RLE_FAILED_PRECONDITION,
+                     "rpc.init was called already: this worker is \"%s\"; rpc.shutdown() first",
+                     rle_rpc_name(s->rpc));
+    lua_settop(L, 1);
+    rle_rpc_options o = {.name = rle_lua_opt_string(L, 1, "name", NULL),
+                         .max_concurrent = count_option(L, "max_concurrent", 1000000),
+                         .max_credits = count_option(L, "max_calls", 10000),
+                         .heartbeat = seconds_option(L, "heartbeat"),
+                         .peer_timeout = seconds_option(L, "timeout"),
+                         .call_timeout = seconds_option(L, "call_timeout"),
+                         .busy_after = seconds_option(L, "busy_after"),
+                         .insecure_network =
+                             rle_lua_opt_boolean(L, 1, "insecure_network", false)};
+    if (!o.name) rle_lua_fail(L, RLE_INVALID_ARGUMENT, "rpc.init needs a name");
+    int64_t max_message = rle_lua_opt_integer(L, 1, "max_message", 0);
+    if (max_message < 0 || (max_message && max_message < 4096))
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"max_message\" must be at least 4096");
+    o.max_message = (uint64_t)max_message;
+    int64_t patience = seconds_option(L, "connect_timeout");
+    if (!patience) patience = 10 * RLE_SECONDS;
+    int listeners = list_option(L, "listen"), listen = lua_gettop(L);
+    int connects = list_option(L, "connect"), connect = lua_gettop(L);
+    if (listeners + connects == 0)
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                     "rpc.init needs an address to listen on or to connect to");
+    uid_t uids[32];
+    lua_getfield(L, 1, "allow_uids");
+    if (lua_istable(L, -1)) {
+        o.allow_uid_count = (int)lua_rawlen(L, -1);
+        if (o.allow_uid_count > 32)
+            rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"allow_uids\" holds at most 32");
+        for (int i = 0; i < o.allow_uid_count; i++) {
+            lua_rawgeti(L, -1, i + 1);
+            uids[i] = (uid_t)rle_lua_check_integer(L, lua_gettop(L));
+            lua_pop(L, 1);
+        }
+        o.allow_uids = uids;
+    }
+    lua_pop(L, 1);
+    rle_token token;
+    read_token(L, &token);
+    o.token = &token;
+    rle_rpc *rpc;
+    rle_status status = rle_rpc_new(&o, &rpc);
+    rle_token_forget(&token);
+    rle_lua_check(L, status);
+    s->rpc = rpc;
+    s->generation++;
+    rle_encoder_init(&s->encoder);
+    lua_pushvalue(L, listen);
+    lua_pushvalue(L, connect);
+    status = join(L, rpc, lua_gettop(L) - 1, lua_gettop(L), patience);
+    if (status != RLE_OK) {
+        char message[1024];
+        snprintf(message, sizeof message, "%s", rle_message());
+        tear_down(L);
+        rle_lua_fail(L, status, "%s", message);
+    }
+    rle_interrupt_wake = rle_rpc_wake_all;
+    return 2;
+}
+
+/* stop(): no new calls, peers are told. */
+static int rpc_stop(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_rpc_stop(rle_lua_rpc_check(L)->rpc);
+    return 0;
+}
+
+/* want_stop(): serve() returns. */
+static int rpc_want_stop(lua_State *L)
+{
+    rle_lua_rpc_check(L)->stop_wanted = true;
+    return 0;
+}
+
+/* close(): connections are closed at once. */
+static int rpc_close(lua_State *L)
+{
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    if (s->current || s->depth)
+        rle_lua_fail(L, RLE_FAILED_PRECONDITION, "rpc.shutdown inside a handler");
+    tear_down(L);
+    return 0;
+}
+
+static int rpc_active(lua_State *L)
+{
+    lua_pushboolean(L, rle_lua_rpc_state.rpc && !rle_lua_rpc_state.forked);
+    return 1;
+}
+
+/* generation() -> changes with every rpc.init and rpc.shutdown. */
+static int rpc_generation(lua_State *L)
+{
+    lua_pushnumber(L, rle_lua_rpc_state.generation);
+    return 1;
+}
+
+/* ---- what is known ---- */
+
+static int rpc_name(lua_State *L)
+{
+    lua_pushstring(L, rle_rpc_name(rle_lua_rpc_check(L)->rpc));
+    return 1;
+}
+
+static int rpc_addresses(lua_State *L)
+{
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    char list[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+    int n = rle_rpc_own_addresses(s->rpc, list);
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        lua_pushstring(L, list[i]);
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
+}
+
+/* hint(name, addresses): where a worker not met yet can be reached. */
+static int rpc_hint(lua_State *L)
+{
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    const char *list[RLE_REF_ADDRESSES];
+    rle_peer *peer = rle_rpc_peer(s->rpc, luaL_checkstring(L, 1));
+    luaL_checktype(L, 2, LUA_TTABLE);
+    int n = 0;
+    for (int i = 1; i <= (int)lua_rawlen(L, 2) && n < RLE_REF_ADDRESSES; i++) {
+        lua_rawgeti(L, 2, i);
+        list[n++] = luaL_checkstring(L, -1); /* the table keeps it */
+        lua_pop(L, 1);
+    }
+    if (peer) rle_peer_hint(s->rpc, peer, list, n);
+    return 0;
+}
+
+static void set_number(lua_State *L, const char *key, double v)
+{
+    lua_pushnumber(L, v);
+    lua_setfield(L, -2, key);
+}
+
+static void set_flag(lua_State *L, const char *key, bool v)
+{
+    lua_pushboolean(L, v);
+    lua_setfield(L, -2, key);
+}
+
+/* workers() -> list of tables */
+static int rpc_workers(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    size_t max = rle_rpc_peers(s->rpc, NULL, 0) + 8;
+    rle_peer_info *list = lua_newuserdata(L, max * sizeof *list);
+    size_t n = rle_rpc_peers(s->rpc, list, max);
+    if (n > max) n = max;
+    lua_createtable(L, (int)n, 0);
+    for (size_t i = 0; i < n; i++) {
+        const rle_peer_info *p = &list[i];
+        lua_createtable(L, 0, 10);
+        lua_pushstring(L, p->name);
+        lua_setfield(L, -2, "name");
+        lua_pushstring(L, p->address);
+        lua_setfield(L, -2, "address");
+        set_flag(L, "connected", p->connected);
+        set_flag(L, "left", p->left);
+        set_number(L, "pid", (double)p->pid);
+        set_number(L, "silent", (double)p->silent / 1e9);
+        set_number(L, "calls_to", (double)p->calls_to);
+        set_number(L, "calls_from", (double)p->calls_from);
+        set_number(L, "references", (double)p->references);
+        set_number(L, "bytes_in", (double)p->bytes_in);
+        set_number(L, "bytes_out", (double)p->bytes_out);
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    return 1;
+}
+
+/* connected(name) -> true while that worker can be called; false, true when it said goodbye */
+static int rpc_connected(lua_State *L)
+{
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    rle_peer *peer = rle_rpc_peer(s->rpc, luaL_checkstring(L, 1));
+    lua_pushboolean(L, peer && rle_peer_connected(s->rpc, peer));
+    lua_pushboolean(L, peer && rle_peer_left(s->rpc, peer));
+    return 2;
+}
+
+static int rpc_membership(lua_State *L)
+{
+    lua_pushnumber(L, (lua_Number)rle_rpc_membership(rle_lua_rpc_check(L)->rpc));
+    return 1;
+}
+
+/* open_calls() -> being served or queued here, made by us; and whether all is written */
+static int rpc_open_calls(lua_State *L)
+{
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    size_t serving, calling;
+    rle_rpc_open_calls(s->rpc, &serving, &calling);
+    lua_pushnumber(L, (lua_Number)serving);
+    lua_pushnumber(L, (lua_Number)calling);
+    lua_pushboolean(L, rle_rpc_flushed(s->rpc));
+    return 3;
+}
+
+static int rpc_counters(lua_State *L)
+{
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    rle_rpc_counters c;
+    rle_rpc_count(s->rpc, &c);
+    lua_newtable(L);
+    set_number(L, "calls_made", (double)c.calls_made);
+    set_number(L, "calls_served", (double)c.calls_served);
+    set_number(L, "late_results", (double)c.late_results);
+    set_number(L, "expired_unstarted", (double)c.expired_unstarted);
+    set_number(L, "refused_peers", (double)c.refused_peers);
+    set_number(L, "futures", (double)c.live_futures);
+    set_number(L, "calls", (double)c.live_incoming);
+    set_number(L, "objects", (double)c.exported_objects);
+    set_number(L, "timers", (double)c.timers);
+    set_number(L, "coroutines", (double)s->pooled);
+    return 1;
+}
+
+/* exports() -> list of {object=, holder=, count=} */
+static int rpc_exports(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    size_t max = rle_rpc_exports(s->rpc, NULL, 0) + 8;
+    rle_export_info *list = lua_newuserdata(L, max * sizeof *list);
+    size_t n = rle_rpc_exports(s->rpc, list, max);
+    if (n > max) n = max;
+    lua_createtable(L, (int)n, 0);
+    for (size_t i = 0; i < n; i++) {
+        lua_createtable(L, 0, 3);
+        set_number(L, "object", (double)list[i].object);
+        set_number(L, "count", (double)list[i].count);
+        lua_pushstring(L, list[i].holder);
+        lua_setfield(L, -2, "holder");
+        lua_rawseti(L, -2, (int)i + 1);
+    }
+    return 1;
+}
+
+static const char *check_ticket(lua_State *L, int idx)
+{
+    size_t n;
+    const char *ticket = luaL_checklstring(L, idx, &n);
+    if (n != RLE_TICKET_SIZE) rle_lua_fail(L, RLE_INVALID_ARGUMENT, "malformed ticket");
+    return ticket;
+}
+
+/* ticket() -> random string */
+static int rpc_ticket(lua_State *L)
+{
+    char bytes[RLE_TICKET_SIZE];
+    rle_lua_check(L, rle_random_bytes(bytes, sizeof bytes));
+    lua_pushlstring(L, bytes, sizeof bytes);
+    return 1;
+}
+
+/* grant(object, ticket): a ticket for whoever shows it. */
+static int rpc_grant(lua_State *L)
+{
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    uint64_t object = (uint64_t)luaL_checknumber(L, 1);
+    rle_lua_check(L, rle_ticket_grant(s->rpc, object, (const uint8_t *)check_ticket(L, 2)));
+    return 0;
+}
+
+/* claim(ticket) -> object, whose hold is now the caller's to let go of; nil: none (yet). */
+static int rpc_claim(lua_State *L)
+{
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    uint64_t object = rle_ticket_claim(s->rpc, (const uint8_t *)check_ticket(L, 1));
+    if (object)
+        lua_pushnumber(L, (lua_Number)object);
+    else
+        lua_pushnil(L);
+    return 1;
+}
+
+static int rpc_unhold(lua_State *L)
+{
+    rle_export_unhold(rle_lua_rpc_check(L)->rpc, (uint64_t)luaL_checknumber(L, 1));
+    return 0;
+}
+
+/* make_token(path): a new token file. */
+static int rpc_make_token(lua_State *L)
+{
+    rle_lua_check(L, rle_token_create(luaL_checkstring(L, 1)));
+    return 0;
+}
+
+static const luaL_Reg rpc_functions[] = {
+    {"hooks", rpc_hooks},
+    {"init", rpc_init},
+    {"stop", rpc_stop},
+    {"want_stop", rpc_want_stop},
+    {"close", rpc_close},
+    {"active", rpc_active},
+    {"generation", rpc_generation},
+    {"name", rpc_name},
+    {"addresses", rpc_addresses},
+    {"hint", rpc_hint},
+    {"workers", rpc_workers},
+    {"connected", rpc_connected},
+    {"membership", rpc_membership},
+    {"open_calls", rpc_open_calls},
+    {"counters", rpc_counters},
+    {"exports", rpc_exports},
+    {"ticket", rpc_ticket},
+    {"grant", rpc_grant},
+    {"claim", rpc_claim},
+    {"unhold", rpc_unhold},
+    {"make_token", rpc_make_token},
+    {NULL, NULL},
+};
+
+void rle_lua_open_rpc(lua_State *L)
+{
+    static bool fork_handled;
+    if (!fork_handled) pthread_atfork(NULL, NULL, in_child);
+    fork_handled = true;
+
+    /* Collected when the state closes; then the worker goes. */
+    lua_newuserdata(L, 1);
+    lua_newtable(L);
+    lua_pushcfunction(L, state_closes);
+    lua_setfield(L, -2, "__gc");
+    lua_setmetatable(L, -2);
+    rle_rawsetp(L, LUA_REGISTRYINDEX, &guard_key);
+
+    lua_newtable(L);
+    rle_lua_setfuncs(L, rpc_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_call_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_run_functions);
+    rle_lua_rpc_open_call(L);
+}

@@ -1,0 +1,150 @@
+/* lua_rpc.h - what the files that bind remote calls share.
+ *
+ *   lua_rpc.c         init, shutdown, what is known about workers
+ *   lua_rpc_values.c  Lua values to bytes and back
+ *   lua_rpc_run.c     coroutines: handlers, those who wait, turns of the loop
+ *   lua_rpc_call.c    targets (a worker, or an object of one), calls, futures
+ *   lua_rpc_error.c   error objects to bytes and back
+ *   lua/rlengine/rpc.lua has the rest: classes, what is exported, proxies.
+ *
+ * How a call runs
+ *   rpc.lua:  return take(sync(target, method, timeout, ...))
+ *   sync() encodes and sends, then waits. In a handler's coroutine it yields; the scheduler
+ *   (step) resumes it when the future is over. Anywhere else it runs the loop itself, and
+ *   with it whatever else is ready, until the future is over. take() decodes the result or
+ *   raises the error, in the coroutine that asked.
+ *   A handler is a coroutine from a pool that runs
+ *     return reply(dispatch(args()))
+ *   where args() decodes, dispatch (rpc.lua) finds what is exported under that name, and
+ *   reply() encodes. Everything that may raise so runs inside a coroutine, whose end the
+ *   scheduler sees.
+ *
+ * Only the thread of the Lua state comes here. */
+#ifndef RLE_LUA_RPC_H
+#define RLE_LUA_RPC_H
+
+#include "lua/lua_internal.h"
+
+#include "rpc/rpc.h"
+
+enum { RLE_LUA_RPC_DEPTH = 30 }; /* waits inside each other outside of handlers */
+
+typedef struct rle_lua_handler rle_lua_handler;
+
+/* A coroutine that the scheduler runs: it serves a call, or a function spawned here. */
+struct rle_lua_handler {
+    lua_State *co;
+    int co_ref;          /* in the registry */
+    rle_context *ctx;    /* of the coroutine; it lives as long as that */
+    rle_incoming *in;    /* being served; NULL when spawned */
+    rle_incoming_info info;
+    rle_decoder decoder;
+    rle_future *future;  /* waited for by sync(), until take() */
+    rle_waiter waiter;
+    bool parked;         /* has yielded to wait */
+    bool cancelled;      /* its caller is gone or does not want it any more */
+    int64_t deadline;    /* of the call; 0 = none */
+    bool nested;         /* calls it makes are nested */
+    int spawn_ref;       /* table {function, args..., n=}, then the future, of a spawned one */
+    rle_future *spawned;
+    rle_lua_handler *next;       /* pool, or runnable */
+    rle_lua_handler *all_next, **all_at; /* every one that is not in the pool */
+};
+
+typedef struct rle_lua_rpc {
+    rle_rpc *rpc; /* NULL: not running */
+    uint32_t generation;
+    rle_encoder encoder;
+    bool encoding;
+    rle_lua_handler *current; /* whose coroutine the scheduler resumed last */
+    rle_lua_handler *pool, *all;
+    rle_lua_handler *runnable, **runnable_end;
+    size_t pooled;
+    int depth;
+    rle_future *result;      /* left by sync() outside of handlers, for take() */
+    bool stop_wanted;        /* rpc.shutdown was called where it cannot wait */
+    bool forked;             /* this process is a child of the one that ran rpc.init */
+    /* while values are decoded: where they come from */
+    rle_peer *from;
+    uint64_t from_incarnation;
+} rle_lua_rpc;
+
+extern rle_lua_rpc rle_lua_rpc_state;
+
+/* The running rle_rpc, or raises FAILED_PRECONDITION: call rpc.init first. */
+rle_lua_rpc *rle_lua_rpc_check(lua_State *L);
+
+/* Names of registry entries that rpc.lua fills in (core.rpc.hooks). */
+typedef enum {
+    RLE_HOOK_DISPATCH,  /* function(construct, object, method, caller, ...) */
+    RLE_HOOK_ENTRY,     /* body of a handler's coroutine */
+    RLE_HOOK_SPAWN,     /* body of a spawned coroutine */
+    RLE_HOOK_MAKE_REF,  /* function(kind, object, class, owner, ticket, addresses) */
+    RLE_HOOK_DROPPED,   /* function(object) */
+    RLE_HOOK_INT64,     /* function(high, low, unsigned) -> int64 */
+    RLE_HOOK_INT64_KIND, /* function(cdata) -> 1 signed, 2 unsigned, nil */
+    RLE_HOOK_REF_META,  /* metatable of references */
+    RLE_HOOK_COUNT
+} rle_lua_hook;
+void rle_lua_push_hook(lua_State *L, rle_lua_hook hook);
+
+/* ---- targets: userdata "rlengine.Target" ---- */
+typedef struct rle_lua_target {
+    uint64_t magic;
+    uint32_t generation;
+    rle_peer *peer;
+    uint64_t incarnation;
+    uint64_t object;   /* 0: the worker itself, or not known yet */
+    uint32_t count;    /* holds on a peer's object that are ours to give back */
+    bool own;          /* an object of this worker, held */
+    bool released;
+    rle_future *pending; /* its construction or claim, until its end was seen */
+    char class_name[RLE_NAME_MAX + 1];
+} rle_lua_target;
+rle_lua_target *rle_lua_check_target(lua_State *L, int idx);
+rle_lua_target *rle_lua_to_target(lua_State *L, int idx);
+/* Look at `pending`: done, and the object is known; still pending: true. */
+bool rle_lua_target_pending(rle_lua_rpc *s, rle_lua_target *t);
+/* Push a userdata that takes the reference over. `values`: stack index of the table that
+ * holds a local future's results, or 0. */
+void rle_lua_push_future(lua_State *L, rle_future *f, int values);
+extern const luaL_Reg rle_lua_rpc_call_functions[];
+/* Metatables; adds `future_methods` to the table on top. */
+void rle_lua_rpc_open_call(lua_State *L);
+
+/* ---- values ---- */
+/* Values first..top of L into the encoder. `to`: the worker they are for (references to its
+ * own objects go home). Raises; the encoder is then to be reset. */
+void rle_lua_encode(lua_State *L, rle_encoder *e, int first, int top, rle_peer *to,
+                    const char *what);
+/* One value from the decoder onto the stack. Raises. */
+void rle_lua_decode(lua_State *L, rle_decoder *d);
+
+/* ---- errors ---- */
+/* Push the error object of a failed future's message. */
+void rle_lua_push_remote_error(lua_State *L, const rle_msg *m, int level);
+/* Fill `out` from the error value on top of L, which stays there; what `out` points to
+ * lives on the stack of L or in `data`. `co` is the coroutine that failed. */
+void rle_lua_error_to_wire(lua_State *L, lua_State *co, const char *method,
+                           rle_wire_error *out, rle_encoder *data);
+
+/* ---- coroutines ---- */
+extern const luaL_Reg rle_lua_rpc_run_functions[];
+/* Wait for futures (or time) in whatever coroutine L is. Returns what the C function has to
+ * return: in a handler that is a yield; elsewhere the wait is over. `deadline` 0: for ever. */
+int rle_lua_wait(lua_State *L, rle_future *const *futures, size_t count, rle_wait_mode mode,
+                 int64_t deadline);
+/* Raises unless L may wait: not in a finalizer, not inside a C function's callback. */
+void rle_lua_check_wait(lua_State *L, const char *what);
+/* The handler whose coroutine L is, or NULL. */
+static inline rle_lua_handler *rle_lua_handler_of(lua_State *L)
+{
+    rle_lua_handler *h = rle_lua_rpc_state.current;
+    return h && h->co == L ? h : NULL;
+}
+/* One thing that is ready; false when there is none. */
+bool rle_lua_rpc_step(lua_State *L);
+/* Free every coroutine; those that wait are abandoned. */
+void rle_lua_rpc_drop_handlers(lua_State *L);
+
+#endif

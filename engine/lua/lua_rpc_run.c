@@ -1,0 +1,675 @@
+/* lua_rpc_run.c - coroutines of handlers, those who wait, and turns of the loop.
+ *
+ * A handler's coroutine comes from a pool and goes back to it when its function returned;
+ * after an error it is thrown away. Its engine context is set anew for each call: modes at
+ * their defaults, the call's deadline, and a random stream of its own that depends only on
+ * the caller's name and the number of its call, so results do not depend on the order in
+ * which calls of several workers arrive. */
+#include "lua/lua_rpc.h"
+
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mem.h"
+
+enum { POOL_MAX = 1024, CALL_DRAWS_LOG2 = 28 };
+
+#if LUA_VERSION_NUM >= 503 || defined(LUA_JITLIBNAME)
+#define CAN_YIELD(L) lua_isyieldable(L)
+#define HANDLERS_WAIT 1
+#else
+#define CAN_YIELD(L) 0
+#define HANDLERS_WAIT 0
+#endif
+
+/* ---- may it wait? ---- */
+
+static bool hook_ran;
+
+static void note_hook(lua_State *L, lua_Debug *ar)
+{
+    (void)L;
+    (void)ar;
+    hook_ran = true;
+}
+
+/* Finalizers and hooks run with hooks switched off: set one and see whether it is called.
+ * There is no other way to know in LuaJIT. */
+static bool in_finalizer(lua_State *L)
+{
+    lua_Hook hook = lua_gethook(L);
+    int mask = lua_gethookmask(L), count = lua_gethookcount(L);
+    hook_ran = false;
+    lua_sethook(L, note_hook, LUA_MASKCALL, 0);
+    rle_lua_push_hook(L, RLE_HOOK_DROPPED); /* any Lua function that returns at once for 0 */
+    lua_pushnumber(L, 0);
+    lua_call(L, 1, 0);
+    lua_sethook(L, hook, mask, count);
+    return !hook_ran;
+}
+
+void rle_lua_check_wait(lua_State *L, const char *what)
+{
+    if (rle_lua_handler_of(L)) {
+        if (CAN_YIELD(L)) return;
+        if (!HANDLERS_WAIT)
+            rle_lua_fail(L, RLE_FAILED_PRECONDITION,
+                         "%s inside a handler: this Lua cannot suspend it there; LuaJIT and Lua "
+                         "from 5.3 on can",
+                         what);
+        if (in_finalizer(L))
+            rle_lua_fail(L, RLE_FAILED_PRECONDITION, "%s inside a finalizer", what);
+        rle_lua_fail(L, RLE_FAILED_PRECONDITION,
+                     "%s inside a function that a C function calls (table.sort, string.gsub, an "
+                     "iterator): the handler cannot be suspended there",
+                     what);
+    }
+    if (in_finalizer(L))
+        rle_lua_fail(L, RLE_FAILED_PRECONDITION, "%s inside a finalizer", what);
+    if (rle_lua_rpc_state.depth >= RLE_LUA_RPC_DEPTH)
+        rle_lua_fail(L, RLE_FAILED_PRECONDITION,
+                     "%s: %d coroutines of scripts wait inside each other; wait in the handler "
+                     "itself",
+                     what, RLE_LUA_RPC_DEPTH);
+}
+
+/* ---- life of handlers ---- */
+
+static rle_lua_handler *handler_take(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    rle_lua_handler *h = s->pool;
+    if (h) {
+        s->pool = h->next;
+        s->pooled--;
+    } else {
+        h = rle_calloc(1, sizeof *h);
+        if (!h) return NULL;
+        /* The block is in no list yet; should this raise, it is lost with the memory. */
+        h->co = lua_newthread(L);
+        h->co_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+        h->spawn_ref = LUA_NOREF;
+    }
+    h->next = NULL;
+    h->all_next = s->all;
+    h->all_at = &s->all;
+    if (s->all) s->all->all_at = &h->all_next;
+    s->all = h;
+    return h;
+}
+
+static void drop_future(rle_lua_handler *h)
+{
+    if (!h->future) return;
+    rle_future_release(rle_lua_rpc_state.rpc, h->future);
+    h->future = NULL;
+}
+
+/* Its function is over. `dead`: by an error, so the coroutine is of no more use. */
+static void handler_done(lua_State *L, rle_lua_handler *h, bool dead)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    drop_future(h);
+    if (h->spawned) {
+        rle_future_release(s->rpc, h->spawned);
+        h->spawned = NULL;
+    }
+    if (h->spawn_ref != LUA_NOREF) {
+        luaL_unref(L, LUA_REGISTRYINDEX, h->spawn_ref);
+        h->spawn_ref = LUA_NOREF;
+    }
+    *h->all_at = h->all_next;
+    if (h->all_next) h->all_next->all_at = h->all_at;
+    h->in = NULL;
+    h->cancelled = h->parked = h->nested = false;
+    h->deadline = 0;
+    if (dead || s->pooled >= POOL_MAX) {
+        luaL_unref(L, LUA_REGISTRYINDEX, h->co_ref);
+        rle_free(h);
+        return;
+    }
+    lua_settop(h->co, 0);
+    h->next = s->pool;
+    s->pool = h;
+    s->pooled++;
+}
+
+/* The worker goes while this call is being served. */
+static void abandon_call(rle_lua_handler *h)
+{
+    if (!h->in) return;
+    char text[2 * RLE_NAME_MAX + 64];
+    const char *name = rle_rpc_name(rle_lua_rpc_state.rpc);
+    snprintf(text, sizeof text, "\"%s\" stopped while it ran \"%s\" (outcome: unknown)", name,
+             h->info.head.method);
+    rle_wire_error e = {.code = RLE_UNAVAILABLE,
+                        .outcome = RLE_OUTCOME_UNKNOWN,
+                        .message = {text, strlen(text)},
+                        .worker = {name, strlen(name)},
+                        .method = {h->info.head.method, h->info.head.method_len}};
+    rle_incoming_fail(rle_lua_rpc_state.rpc, h->in, &e, false);
+    h->in = NULL;
+}
+
+void rle_lua_rpc_drop_handlers(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    while (s->all) {
+        rle_lua_handler *h = s->all;
+        if (h->parked) rle_wait_end(s->rpc, &h->waiter);
+        abandon_call(h);
+        handler_done(L, h, true);
+    }
+    while (s->pool) {
+        rle_lua_handler *h = s->pool;
+        s->pool = h->next;
+        luaL_unref(L, LUA_REGISTRYINDEX, h->co_ref);
+        rle_free(h);
+    }
+    s->pooled = 0;
+    s->runnable = NULL;
+    s->runnable_end = &s->runnable;
+}
+
+static void make_runnable(rle_lua_handler *h)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    h->next = NULL;
+    *s->runnable_end = h;
+    s->runnable_end = &h->next;
+}
+
+/* ---- running ---- */
+
+static uint64_t stream_of(const char *name)
+{
+    uint64_t h = 14695981039346656037u;
+    for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
+    return h >> 1; /* bit 63 is for row keys */
+}
+
+static void set_context(lua_State *L, rle_lua_handler *h)
+{
+    rle_context *c = rle_lua_enter(L);
+    h->ctx = c;
+    rle_context fresh;
+    rle_context_init(&fresh);
+    fresh.resolve = c->resolve;
+    fresh.lua = c->lua;
+    fresh.deadline = h->deadline;
+    fresh.call = h;
+    *c = fresh;
+    if (!h->in) return;
+    c->own_rng.seed = rle_default_rng.seed;
+    c->own_rng.stream = stream_of(rle_peer_name(h->info.caller));
+    c->own_rng.counter = h->info.number << CALL_DRAWS_LOG2;
+    c->rng = &c->own_rng;
+}
+
+/* The error value is on top of L. Answer the call with it. */
+static int answer_failure(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    rle_lua_handler *h = lua_touserdata(L, 1);
+    rle_encoder data;
+    rle_encoder_init(&data);
+    rle_wire_error e;
+    lua_settop(L, 2);
+    rle_lua_error_to_wire(L, h->co, h->info.head.method, &e, &data);
+    rle_incoming *in = h->in;
+    h->in = NULL;
+    rle_incoming_fail(s->rpc, in, &e, false);
+    rle_encoder_fini(&data);
+    return 0;
+}
+
+static void answer_out_of_memory(rle_lua_handler *h)
+{
+    static const char text[] = "out of memory";
+    rle_wire_error e = {.code = RLE_RESOURCE_EXHAUSTED, .message = {text, sizeof text - 1}};
+    rle_incoming *in = h->in;
+    h->in = NULL;
+    if (in) rle_incoming_fail(rle_lua_rpc_state.rpc, in, &e, false);
+}
+
+static bool is_interrupt(lua_State *L)
+{
+    bool yes = false;
+    if (rle_lua_is_error(L, -1)) {
+        lua_getfield(L, -1, "message");
+        const char *m = lua_tostring(L, -1);
+        yes = m && strcmp(m, "interrupted") == 0;
+        lua_pop(L, 1);
+    }
+    return yes;
+}
+
+/* A spawned function failed: its future holds the error. */
+static void fail_spawned(lua_State *L, rle_lua_handler *h)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    lua_rawgeti(L, LUA_REGISTRYINDEX, h->spawn_ref); /* the future's values */
+    lua_pushvalue(L, -2);
+    lua_setfield(L, -2, "error");
+    lua_pop(L, 1);
+    rle_future_complete_local(s->rpc, h->spawned, true);
+}
+
+static void failed(lua_State *L, rle_lua_handler *h)
+{
+    luaL_checkstack(L, 8, "error of a handler");
+    lua_xmove(h->co, L, 1);
+    /* Ctrl-C was noticed by a handler, but it is meant for the script. */
+    if (is_interrupt(L)) rle_interrupted = 1;
+    if (h->spawned) {
+        fail_spawned(L, h);
+    } else if (h->in) {
+        lua_pushcfunction(L, answer_failure);
+        lua_pushlightuserdata(L, h);
+        lua_pushvalue(L, -3);
+        if (lua_pcall(L, 2, 0, 0) != 0) {
+            lua_pop(L, 1);
+            answer_out_of_memory(h);
+        }
+    }
+    lua_pop(L, 1);
+    handler_done(L, h, true);
+}
+
+/* Run it until it waits or is over. */
+static void resume(lua_State *L, rle_lua_handler *h)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    rle_lua_handler *before = s->current;
+    rle_context *context = rle_context_current();
+    s->current = h;
+    if (h->ctx) rle_context_switch(h->ctx);
+    if (h->parked) {
+        h->parked = false;
+        if (h->in) rle_incoming_waits(s->rpc, h->in, false);
+    }
+    int results = 0;
+    int status = rle_resume(h->co, L, 0, &results);
+    s->current = before;
+    rle_context_switch(context);
+    if (status == 0) {
+        handler_done(L, h, false);
+    } else if (status == LUA_YIELD) {
+        lua_pop(h->co, results);
+        /* A yield of the script's own means: let others go first. */
+        if (!h->parked) make_runnable(h);
+    } else {
+        failed(L, h);
+    }
+}
+
+static void start_call(lua_State *L, rle_incoming *in, const rle_incoming_info *info,
+                       const rle_decoder *decoder)
+{
+    rle_lua_handler *h = handler_take(L);
+    if (!h) {
+        rle_lua_handler none = {.in = in};
+        answer_out_of_memory(&none);
+        return;
+    }
+    h->in = in;
+    h->info = *info;
+    h->decoder = *decoder;
+    h->deadline = info->deadline;
+    h->nested = true;
+    rle_incoming_set_owner(in, h);
+    rle_lua_push_hook(L, RLE_HOOK_ENTRY);
+    lua_xmove(L, h->co, 1);
+    resume(L, h);
+}
+
+static void drop_object(lua_State *L, uint64_t object)
+{
+    rle_lua_push_hook(L, RLE_HOOK_DROPPED);
+    lua_pushnumber(L, (lua_Number)object);
+    if (lua_pcall(L, 1, 0, 0) != 0) lua_pop(L, 1); /* memory; it stays alive */
+}
+
+bool rle_lua_rpc_step(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    luaL_checkstack(L, 4, "remote calls");
+    s->from = NULL; /* a decoding that raised may have left it */
+    unsigned work = rle_rpc_work(s->rpc);
+    if (work & RLE_WORK_READY) {
+        rle_waiter *w = rle_rpc_next_ready(s->rpc);
+        if (w && w->owner) resume(L, w->owner);
+        return true;
+    }
+    if (work & RLE_WORK_CANCELLED) {
+        rle_lua_handler *h = rle_rpc_next_cancelled(s->rpc);
+        if (h) {
+            h->cancelled = true;
+            if (h->parked) rle_wait_cancel(s->rpc, &h->waiter);
+        }
+        return true;
+    }
+    if (work & RLE_WORK_CALL) {
+        rle_incoming_info info;
+        rle_decoder decoder;
+        rle_incoming *in = rle_rpc_next_call(s->rpc, &info, &decoder);
+        if (in) start_call(L, in, &info, &decoder);
+        return true;
+    }
+    if (work & RLE_WORK_DROPPED) {
+        uint64_t object = rle_rpc_next_dropped(s->rpc);
+        if (object) drop_object(L, object);
+        return true;
+    }
+    rle_lua_handler *h = s->runnable;
+    if (!h) return false;
+    s->runnable = h->next;
+    if (!s->runnable) s->runnable_end = &s->runnable;
+    resume(L, h);
+    return true;
+}
+
+/* ---- waiting ---- */
+
+typedef struct nested_wait {
+    rle_waiter waiter;
+    bool interrupted;
+    bool serving; /* also end when a worker comes or goes, or rpc.shutdown is wanted */
+    uint64_t membership;
+} nested_wait;
+
+static bool serving_over(rle_lua_rpc *s, const nested_wait *n)
+{
+    return n->serving && (s->stop_wanted || rle_rpc_membership(s->rpc) != n->membership);
+}
+
+/* Run everything that is ready until this waiter is. */
+static int run_until_ready(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    nested_wait *n = lua_touserdata(L, 1);
+    while (!n->waiter.ready) {
+        if (rle_interrupted) {
+            n->interrupted = true;
+            return 0;
+        }
+        if (rle_lua_rpc_step(L)) continue;
+        if (serving_over(s, n)) return 0;
+        rle_rpc_turn(s->rpc, true);
+    }
+    return 0;
+}
+
+static int wait_nested(lua_State *L, nested_wait *n, rle_future *const *futures, size_t count,
+                       rle_wait_mode mode, int64_t deadline)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    rle_lua_check(L, rle_wait_begin(s->rpc, &n->waiter, futures, count, mode, deadline));
+    rle_lua_handler *before = s->current;
+    rle_context *context = rle_context_current();
+    s->depth++;
+    lua_pushcfunction(L, run_until_ready);
+    lua_pushlightuserdata(L, n);
+    int failure = lua_pcall(L, 1, 0, 0);
+    s->depth--;
+    s->current = before;
+    rle_context_switch(context);
+    rle_wait_end(s->rpc, &n->waiter);
+    if (failure != 0) return lua_error(L);
+    if (n->interrupted) rle_lua_interrupted(L);
+    return 0;
+}
+
+int rle_lua_wait(lua_State *L, rle_future *const *futures, size_t count, rle_wait_mode mode,
+                 int64_t deadline)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    rle_lua_handler *h = rle_lua_handler_of(L);
+    if (!h) {
+        nested_wait n = {.waiter = {.owner = NULL}};
+        return wait_nested(L, &n, futures, count, mode, deadline);
+    }
+    h->waiter.owner = h;
+    rle_lua_check(L, rle_wait_begin(s->rpc, &h->waiter, futures, count, mode, deadline));
+    h->parked = true;
+    if (h->cancelled) rle_wait_cancel(s->rpc, &h->waiter);
+    if (h->in && h->waiter.remote) rle_incoming_waits(s->rpc, h->in, true);
+    return lua_yield(L, 0);
+}
+
+/* ---- bound functions ---- */
+
+static rle_lua_handler *check_handler(lua_State *L)
+{
+    rle_lua_handler *h = rle_lua_handler_of(L);
+    if (!h) rle_lua_fail(L, RLE_INTERNAL, "not in a handler");
+    return h;
+}
+
+/* args() -> construct, object, method, caller, arguments... of the call being started. */
+static int run_args(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    rle_lua_handler *h = check_handler(L);
+    set_context(L, h);
+    const rle_call_head *head = &h->info.head;
+    luaL_checkstack(L, head->args + 8, "arguments of a call");
+    lua_pushboolean(L, head->construct);
+    lua_pushnumber(L, (lua_Number)head->object);
+    lua_pushlstring(L, head->method, head->method_len);
+    lua_pushstring(L, rle_peer_name(h->info.caller));
+    s->from = h->info.caller;
+    s->from_incarnation = h->info.incarnation;
+    for (int i = 0; i < head->args; i++) rle_lua_decode(L, &h->decoder);
+    s->from = NULL;
+    rle_lua_check(L, rle_decode_end(&h->decoder));
+    rle_incoming_read(s->rpc, h->in);
+    return head->args + 4;
+}
+
+/* reply(results...): the handler's function returned. */
+static int run_reply(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    rle_lua_handler *h = check_handler(L);
+    rle_lua_enter(L);
+    int n = lua_gettop(L);
+    rle_encoder_reset(&s->encoder);
+    rle_encode_result_head(&s->encoder, (uint16_t)n);
+    rle_lua_encode(L, &s->encoder, 1, n, h->info.caller, "result");
+    bool more = rle_rpc_next_is_from(s->rpc, h->in);
+    rle_lua_check(L, rle_incoming_reply(s->rpc, h->in, &s->encoder, more));
+    h->in = NULL;
+    return 0;
+}
+
+/* spawn(values, function, ...) -> local future; the function runs with the next turn.
+ * `values` gets the results: [1..n] and n, or `error`. */
+static int run_spawn(lua_State *L)
+{
+    rle_context *c = rle_lua_enter(L);
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    luaL_checktype(L, 1, LUA_TTABLE);
+    luaL_checktype(L, 2, LUA_TFUNCTION);
+    rle_lua_handler *h = handler_take(L);
+    if (!h) rle_lua_check(L, rle_oom(sizeof *h, "coroutine"));
+    rle_lua_handler *parent = s->current;
+    h->deadline = parent ? parent->deadline : 0;
+    h->nested = parent ? parent->nested : false;
+    rle_status status = rle_future_new_local(s->rpc, "function", rle_context_site(c), &h->spawned);
+    if (status != RLE_OK) {
+        handler_done(L, h, true);
+        rle_lua_raise(L, status);
+    }
+    rle_future_retain(s->rpc, h->spawned);
+    rle_future *f = h->spawned;
+    int n = lua_gettop(L);
+    luaL_checkstack(L, n + 4, "arguments");
+    lua_pushvalue(L, 1);
+    h->spawn_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+    if (!lua_checkstack(h->co, n + 2)) {
+        rle_future_release(s->rpc, f);
+        handler_done(L, h, true);
+        rle_lua_fail(L, RLE_RESOURCE_EXHAUSTED, "too many arguments");
+    }
+    rle_lua_push_hook(L, RLE_HOOK_SPAWN);
+    for (int i = 1; i <= n; i++) lua_pushvalue(L, i);
+    lua_xmove(L, h->co, n + 1);
+    make_runnable(h);
+    rle_lua_push_future(L, f, 1);
+    return 1;
+}
+
+/* begin(): first thing a spawned coroutine does. */
+static int run_begin(lua_State *L)
+{
+    set_context(L, check_handler(L));
+    return 0;
+}
+
+/* done(): a spawned function returned; its values are in its table. */
+static int run_done(lua_State *L)
+{
+    rle_lua_handler *h = check_handler(L);
+    rle_future_complete_local(rle_lua_rpc_state.rpc, h->spawned, false);
+    return 0;
+}
+
+static int64_t seconds_from_now(lua_State *L, int arg)
+{
+    double seconds = luaL_checknumber(L, arg);
+    if (!(seconds >= 0))
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "a time must be a number of seconds >= 0");
+    if (seconds > 1e9) seconds = 1e9;
+    int64_t at = rle_now() + (int64_t)(seconds * 1e9);
+    return at;
+}
+
+/* sleep(seconds): others run meanwhile. Then slept() must be called. */
+static int run_sleep(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_rpc_check(L);
+    int64_t until = seconds_from_now(L, 1);
+    rle_lua_check_wait(L, "sleep");
+    return rle_lua_wait(L, NULL, 0, RLE_WAIT_ALL, until);
+}
+
+static void raise_cancelled(lua_State *L, rle_lua_handler *h)
+{
+    if (h->in)
+        rle_lua_fail(L, RLE_CANCELLED, "\"%s\" is no longer wanted by \"%s\"",
+                     h->info.head.method, rle_peer_name(h->info.caller));
+    rle_lua_fail(L, RLE_CANCELLED, "cancelled");
+}
+
+/* waited(): after a wait: raises CANCELLED when the call being served is not wanted any
+ * more. Returns whether time ran out. */
+static int run_waited(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_handler *h = rle_lua_handler_of(L);
+    if (!h) {
+        lua_pushboolean(L, false);
+        return 1;
+    }
+    if (h->waiter.cancelled) raise_cancelled(L, h);
+    lua_pushboolean(L, h->waiter.timed_out);
+    return 1;
+}
+
+/* cancelled() -> true when nobody waits for the call being served any more. */
+static int run_cancelled(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_handler *h = rle_lua_rpc_state.current;
+    lua_pushboolean(L, h && h->in && rle_incoming_cancelled(rle_lua_rpc_state.rpc, h->in));
+    return 1;
+}
+
+/* caller() -> name of the worker whose call is being served, seconds left; nil outside. */
+static int run_caller(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_handler *h = rle_lua_rpc_state.current;
+    if (!h || !h->info.caller || !h->in) {
+        lua_pushnil(L);
+        return 1;
+    }
+    lua_pushstring(L, rle_peer_name(h->info.caller));
+    if (!h->deadline) return 1;
+    lua_pushnumber(L, (double)(h->deadline - rle_now()) / 1e9);
+    return 2;
+}
+
+/* in_handler() -> whether the scheduler runs this. */
+static int run_in_handler(lua_State *L)
+{
+    lua_pushboolean(L, rle_lua_rpc_state.current != NULL);
+    return 1;
+}
+
+/* serve(seconds): run the loop until a worker comes or goes, rpc.shutdown is wanted, or the
+ * time is over. Returns whether shutdown is wanted. */
+static int run_serve(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    if (s->current)
+        rle_lua_fail(L, RLE_FAILED_PRECONDITION, "serve inside a handler: calls are served "
+                                                 "already");
+    int64_t until = seconds_from_now(L, 1);
+    rle_lua_check_wait(L, "serve");
+    nested_wait n = {.serving = true, .membership = (uint64_t)luaL_checknumber(L, 2)};
+    wait_nested(L, &n, NULL, 0, RLE_WAIT_ALL, until);
+    lua_pushboolean(L, s->stop_wanted);
+    return 1;
+}
+
+/* ---- for the prompt ---- */
+
+typedef struct pump_wait {
+    bool readable;
+    uint64_t wakes;
+} pump_wait;
+
+static int pump_loop(lua_State *L)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    pump_wait *p = lua_touserdata(L, 1);
+    while (!p->readable && !rle_interrupted && rle_rpc_wakes(s->rpc) == p->wakes) {
+        if (rle_lua_rpc_step(L)) continue;
+        rle_rpc_turn(s->rpc, true);
+    }
+    return 0;
+}
+
+bool rle_lua_rpc_pump(lua_State *L, int fd)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    if (!s->rpc || s->forked) return false;
+    pump_wait p = {.readable = false, .wakes = rle_rpc_wakes(s->rpc)};
+    rle_lua_check(L, rle_rpc_watch(s->rpc, fd, &p.readable));
+    lua_pushcfunction(L, pump_loop);
+    lua_pushlightuserdata(L, &p);
+    int failure = lua_pcall(L, 1, 0, 0);
+    if (s->rpc) rle_rpc_watch(s->rpc, -1, NULL);
+    if (failure != 0) lua_error(L);
+    return true;
+}
+
+const luaL_Reg rle_lua_rpc_run_functions[] = {
+    {"args", run_args},
+    {"reply", run_reply},
+    {"spawn", run_spawn},
+    {"begin", run_begin},
+    {"done", run_done},
+    {"sleep", run_sleep},
+    {"waited", run_waited},
+    {"cancelled", run_cancelled},
+    {"caller", run_caller},
+    {"in_handler", run_in_handler},
+    {"serve", run_serve},
+    {NULL, NULL},
+};
