@@ -46,40 +46,48 @@ static void log_prob_free(rle_custom *custom)
     rle_free(n);
 }
 
-/* Contiguous data as [rows, columns]. */
-static rle_array matrix(void *data, rle_dtype dtype, int64_t rows, int64_t columns)
+/* Contiguous data as [rows, columns]. Only the fields that count are written: arrays are
+ * large, and a call makes many. */
+static void matrix(rle_array *a, void *data, rle_dtype dtype, int64_t rows, int64_t columns)
 {
-    rle_array a = {.data = data, .dtype = dtype, .ndim = 2, .shape = {rows, columns},
-                   .stride = {columns, 1}};
-    return a;
+    a->data = data;
+    a->dtype = dtype;
+    a->ndim = 2;
+    a->shape[0] = rows;
+    a->shape[1] = columns;
+    a->stride[0] = columns;
+    a->stride[1] = 1;
 }
 
-static rle_array column(const log_prob *n, int which)
+/* A [rows, 1] array seen [rows, classes] wide. */
+static void widen(rle_array *a, int64_t classes)
+{
+    a->shape[1] = classes;
+    a->stride[1] = 0;
+}
+
+static void column(const log_prob *n, int which, rle_array *a)
 {
     char *data = n->scratch->a.data;
     rle_dtype dtype = n->scratch->a.dtype;
-    return matrix(data + (size_t)which * (size_t)n->rows * rle_dtype_size(dtype), dtype, n->rows,
-                  1);
-}
-
-/* The [rows, 1] array seen [rows, classes] wide. */
-static rle_array widened(rle_array a, int64_t classes)
-{
-    a.shape[1] = classes;
-    a.stride[1] = 0;
-    return a;
+    matrix(a, data + (size_t)which * (size_t)n->rows * rle_dtype_size(dtype), dtype, n->rows, 1);
 }
 
 /* g = -gout / s everywhere, gout / p_a more at the action. gout is overwritten. */
 static rle_status probs_gradient(const log_prob *n, rle_array *gout, const rle_array *g)
 {
     const rle_device_ops *ops = rle_tensor_ops(n->x);
-    rle_array total = column(n, TOTAL), picked = column(n, PICKED), share = column(n, SHARE);
-    rle_array index = matrix(n->index->a.data, RLE_I64, n->rows, 1);
+    rle_array total, picked, share, index, wide;
+    column(n, TOTAL, &total);
+    column(n, PICKED, &picked);
+    column(n, SHARE, &share);
+    matrix(&index, n->index->a.data, RLE_I64, n->rows, 1);
+    matrix(&wide, gout->data, gout->dtype, n->rows, 1);
+    widen(&wide, n->classes);
+    widen(&total, n->classes);
     double eps = epsilon(n->x->a.dtype);
     RLE_TRY(ops->unary_backward(RLE_UNARY_CLAMP, gout, gout, &share, NULL, eps, 1 - eps));
-    rle_array wide_gout = widened(*gout, n->classes), wide_total = widened(total, n->classes);
-    RLE_TRY(ops->binary(RLE_BINARY_DIV, g, &wide_gout, &wide_total));
+    RLE_TRY(ops->binary(RLE_BINARY_DIV, g, &wide, &total));
     RLE_TRY(ops->unary(RLE_UNARY_NEG, g, g, 0, 0));
     /* Where p_a is 0 the result was clamped and gout is 0 now: it must stay so. */
     RLE_TRY(ops->binary_scalar(RLE_BINARY_MAXIMUM, &picked, &picked, 0x1p-126, 0, false));
@@ -91,9 +99,11 @@ static rle_status probs_gradient(const log_prob *n, rle_array *gout, const rle_a
 static rle_status logits_gradient(const log_prob *n, rle_array *gout, const rle_array *g)
 {
     const rle_device_ops *ops = rle_tensor_ops(n->x);
-    rle_array x = matrix(n->x->a.data, n->x->a.dtype, n->rows, n->classes);
-    rle_array index = matrix(n->index->a.data, RLE_I64, n->rows, 1);
-    rle_array wide = widened(*gout, n->classes);
+    rle_array x, index, wide;
+    matrix(&x, n->x->a.data, n->x->a.dtype, n->rows, n->classes);
+    matrix(&index, n->index->a.data, RLE_I64, n->rows, 1);
+    matrix(&wide, gout->data, gout->dtype, n->rows, 1);
+    widen(&wide, n->classes);
     RLE_TRY(ops->softmax(false, g, &x, 1));
     RLE_TRY(ops->binary(RLE_BINARY_MUL, g, g, &wide));
     RLE_TRY(ops->unary(RLE_UNARY_NEG, g, g, 0, 0));
@@ -115,8 +125,9 @@ static rle_status log_prob_backward(rle_custom *custom, rle_tensor *gout, int ni
     RLE_TRY(rle_op_clone(gout, &own));
     rle_status status = rle_tensor_new(dev, n->x->a.dtype, n->x->a.ndim, n->x->a.shape, &g);
     if (status == RLE_OK) {
-        rle_array from = matrix(own->a.data, own->a.dtype, n->rows, 1);
-        rle_array to = matrix(g->a.data, g->a.dtype, n->rows, n->classes);
+        rle_array from, to;
+        matrix(&from, own->a.data, own->a.dtype, n->rows, 1);
+        matrix(&to, g->a.data, g->a.dtype, n->rows, n->classes);
         status = n->logits ? logits_gradient(n, &from, &to) : probs_gradient(n, &from, &to);
     }
     if (status == RLE_OK) status = rle_op_sum_to(g, n->ndim, n->shape, &gin[0]);
@@ -129,13 +140,16 @@ static rle_status log_prob_backward(rle_custom *custom, rle_tensor *gout, int ni
 static rle_status compute(const log_prob *n, const rle_array *out)
 {
     const rle_device_ops *ops = rle_tensor_ops(n->x);
-    rle_array x = matrix(n->x->a.data, n->x->a.dtype, n->rows, n->classes);
-    rle_array index = matrix(n->index->a.data, RLE_I64, n->rows, 1);
-    rle_array total = column(n, TOTAL), picked = column(n, PICKED), share = column(n, SHARE);
+    rle_array x, index, total, picked, share;
+    matrix(&x, n->x->a.data, n->x->a.dtype, n->rows, n->classes);
+    matrix(&index, n->index->a.data, RLE_I64, n->rows, 1);
+    column(n, TOTAL, &total);
+    column(n, PICKED, &picked);
     RLE_TRY(ops->gather(&picked, &x, 1, &index));
     RLE_TRY(ops->reduce(n->logits ? RLE_REDUCE_LOGSUMEXP : RLE_REDUCE_SUM, &total, &x, 2));
     if (n->logits) return ops->binary(RLE_BINARY_SUB, out, &picked, &total);
     double eps = epsilon(n->x->a.dtype);
+    column(n, SHARE, &share);
     RLE_TRY(ops->binary(RLE_BINARY_DIV, &share, &picked, &total));
     RLE_TRY(ops->unary(RLE_UNARY_CLAMP, out, &share, eps, 1 - eps));
     return ops->unary(RLE_UNARY_LOG, out, out, 0, 0);
@@ -145,14 +159,16 @@ static rle_status compute(const log_prob *n, const rle_array *out)
 static rle_status broadcast(log_prob *n, rle_tensor *x, rle_tensor *action, int *ndim,
                             int64_t *shape)
 {
-    rle_array batch = x->a;
-    batch.ndim--;
-    bool same = action->a.ndim == batch.ndim;
-    for (int i = 0; same && i < batch.ndim; i++) same = action->a.shape[i] == batch.shape[i];
-    *ndim = batch.ndim;
-    for (int i = 0; i < batch.ndim; i++) shape[i] = batch.shape[i];
+    *ndim = x->a.ndim - 1;
+    bool same = action->a.ndim == *ndim;
+    for (int i = 0; i < *ndim; i++) {
+        shape[i] = x->a.shape[i];
+        same = same && action->a.shape[i] == shape[i];
+    }
     rle_tensor *wide_x = NULL, *wide_index = NULL;
     if (!same) {
+        rle_array batch = x->a;
+        batch.ndim--;
         RLE_TRY(rle_broadcast(&batch, &action->a, ndim, shape));
         if (*ndim >= RLE_MAX_DIMS)
             return rle_fail(RLE_INVALID_ARGUMENT, "log_prob: more than %d dimensions",
@@ -191,7 +207,8 @@ static rle_status forward(log_prob *n, rle_tensor *x, rle_tensor *action, rle_te
     RLE_TRY(rle_tensor_new(dev, x->a.dtype, 2, (int64_t[]){COLUMNS, n->rows}, &n->scratch));
     rle_tensor *result;
     RLE_TRY(rle_tensor_new(dev, x->a.dtype, ndim, shape, &result));
-    rle_array rows = matrix(result->a.data, x->a.dtype, n->rows, 1);
+    rle_array rows;
+    matrix(&rows, result->a.data, x->a.dtype, n->rows, 1);
     rle_status status = n->rows ? compute(n, &rows) : RLE_OK;
     if (status != RLE_OK)
         rle_tensor_release(result);
@@ -280,8 +297,9 @@ rle_status rle_check_rows(const char *what, rle_rows_kind kind, rle_tensor *x)
 {
     rle_tensor *t;
     RLE_TRY(rle_op_contiguous(x, &t));
-    rle_array rows = matrix(t->a.data, t->a.dtype, rle_row_count(&t->a),
-                            t->a.ndim ? t->a.shape[t->a.ndim - 1] : 1);
+    rle_array rows;
+    matrix(&rows, t->a.data, t->a.dtype, rle_row_count(&t->a),
+           t->a.ndim ? t->a.shape[t->a.ndim - 1] : 1);
     int64_t bad = -1;
     rle_status status =
         rle_tensor_ops(t)->find_bad_row(&rows, kind == RLE_ROWS_NONNEGATIVE, &bad);

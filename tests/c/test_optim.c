@@ -35,7 +35,7 @@ static void set_grad(rle_tensor *t, const double *values)
 static const double ones[3] = {1, 1, 1};
 static const double grads[3] = {.1, -.2, .3};
 
-static void adam_gives_the_known_values(void **state)
+static void adam_moves_by_the_rate_at_first(void **state)
 {
     (void)state;
     for (int decoupled = 0; decoupled < 2; decoupled++) {
@@ -200,7 +200,7 @@ static void clipping(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(adam_gives_the_known_values),
+        cmocka_unit_test(adam_moves_by_the_rate_at_first),
         cmocka_unit_test(a_parameter_without_gradient_is_left_alone),
         cmocka_unit_test(views_are_updated_where_they_lie),
         cmocka_unit_test(what_cannot_be_optimized_is_refused),
