@@ -200,32 +200,44 @@ end
 
 -- ---- completion ----
 
+local function field(object, name) return object[name] end
+
+local function is_callable(value)
+  if type(value) == "function" then return true end
+  local meta = debug.getmetatable(value)
+  return type(meta) == "table" and rawget(meta, "__call") ~= nil
+end
+
+--- Names that may follow `object`: its keys, those its __index tables have, and what it says
+-- of itself where __index is a function: `__names` in its metatable is a list, or a function
+-- of the object that returns one; or `methods` there is a table.
 local function collect(names, object, methods_only)
-  local function add(name, value)
+  local whole = object
+  local function add(name)
     if not is_name(name) then return end
-    if methods_only and value ~= nil and type(value) ~= "function" then
-      local meta = debug.getmetatable(value)
-      if not (type(meta) == "table" and meta.__call) then return end
+    if methods_only then
+      local ok, value = pcall(field, whole, name)
+      if not ok or not is_callable(value) then return end
     end
     names[name] = true
   end
-  -- What an object says of itself: `__names` in its metatable is a list, or a function of
-  -- the object that returns one, of the names that __index knows and nothing else shows.
+  local function add_keys(t)
+    for key in next, t do add(key) end
+  end
   local seen = {}
   while object ~= nil and not seen[object] do
     seen[object] = true
-    if type(object) == "table" then
-      for key, value in next, object do add(key, value) end
-    end
+    if type(object) == "table" then add_keys(object) end
     local meta = debug.getmetatable(object)
     if type(meta) ~= "table" then return end
     local listed = rawget(meta, "__names")
     if type(listed) == "function" then listed = listed(object) end
-    if type(listed) == "table" then
-      for _, name in ipairs(listed) do add(name, nil) end
-    end
+    for _, name in ipairs(type(listed) == "table" and listed or {}) do add(name) end
     object = rawget(meta, "__index")
-    if type(object) ~= "table" then return end
+    if type(object) ~= "table" then
+      if type(rawget(meta, "methods")) == "table" then add_keys(meta.methods) end
+      return
+    end
   end
 end
 

@@ -51,8 +51,9 @@ setmetatable(rl, {
   -- What the prompt's Tab cannot see, because it is not loaded yet.
   __names = function()
     local names = {}
-    for name in pairs(submodules) do names[#names + 1] = name end
-    for name in pairs(functions) do names[#names + 1] = name end
+    for _, known in ipairs { submodules, functions, aliases } do
+      for name in pairs(known) do names[#names + 1] = name end
+    end
     return names
   end,
 })

@@ -247,4 +247,11 @@ end
 --- The methods of a tensor, to add one's own.
 tensor.methods = methods
 
+-- For Tab at the prompt: what __index knows.
+metatable.__names = function()
+  local names = { "shape", "dtype", "device", "grad", "requires_grad" }
+  for name in pairs(methods) do names[#names + 1] = name end
+  return names
+end
+
 return tensor

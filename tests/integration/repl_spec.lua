@@ -240,10 +240,23 @@ describe("the prompt", function()
       open()
       term:send "rl.\t"
       local list = term:expect "> rl."
-      for _, name in ipairs { "nn", "optim", "rpc", "env", "memory", "launch", "args" } do
+      for _, name in ipairs { "nn", "optim", "rpc", "env", "memory", "launch", "no_grad" } do
         assert.truthy(list:find("%f[%w]" .. name .. "%f[^%w]"), name)
       end
       assert.is_nil(list:find("_VERSION", 1, true))
+    end)
+
+    it("fields and methods of tensors", function()
+      open()
+      ask "x = rl.zeros(2, 3)"
+      term:send "x:requires_g\t\r"
+      term:expect "x:requires_grad_\n"
+      term:send "\3"
+      term:expect "^C\n> "
+      term:send "x.sha\t\r"
+      assert.equal("x.shape\n{2, 3}\n", term:expect "> ")
+      term:send "x.\t"
+      assert.truthy(term:expect("> x."):find "%f[%w]dtype%f[^%w].*%f[%w]matmul%f[^%w]")
     end)
 
     it("inside an expression, and indents an empty line", function()
