@@ -134,8 +134,9 @@ static rle_status prepare(rle_optim_slot *s, int number, unsigned states)
     rle_tensor *p = s->param, *g = p->grad;
     if (g->a.dtype != p->a.dtype || !same_shape(p, g)) {
         char want[96], got[96];
-        return rle_fail(RLE_INVALID_ARGUMENT, "the gradient of parameter %d is %s, the parameter %s",
-                        number, rle_array_describe(&g->a, got, sizeof got),
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "the gradient of parameter %d is %s, the parameter %s", number,
+                        rle_array_describe(&g->a, got, sizeof got),
                         rle_array_describe(&p->a, want, sizeof want));
     }
     RLE_TRY(rle_same_device("optimizer step", p, g));

@@ -272,8 +272,8 @@ static void damage_is_seen(void **state)
 static void random_headers_do_no_harm(void **state)
 {
     (void)state;
-    static const char good[] = "{\"__metadata__\":{\"k\":\"v\\u00e9\"}," ENTRY("a", "[2,1]", "0", "8")
-        "," ENTRY("b", "[]", "8", "12") "}";
+    static const char good[] = "{\"__metadata__\":{\"k\":\"v\\u00e9\"},"
+                               ENTRY("a", "[2,1]", "0", "8") "," ENTRY("b", "[]", "8", "12") "}";
     static const char alphabet[] = "{}[]\":,\\u0123456789abcdefF32 \xc3\xa9\n-.e";
     size_t blocks = rle_mem_blocks();
     uint32_t x = 12345, accepted = 0;

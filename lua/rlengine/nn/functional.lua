@@ -84,7 +84,7 @@ local function huber(input, target, delta)
 end
 
 local function positive(what, name, value)
-  if not (value > 0) then
+  if value <= 0 or value ~= value then
     options.fail("INVALID_ARGUMENT", "%s: %s must be above 0, got %g", what, name, value)
   end
 end

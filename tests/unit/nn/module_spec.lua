@@ -199,14 +199,37 @@ Sequential(
     assert.are.equal("f64", policy.affine1.weight.dtype)
   end)
 
-  it("accounts parameters as weights", function()
-    local before = rl.memory.report and rl.memory.report("cpu")
-    local layer = nn.Linear(1000, 1000)
-    if before then
-      local found = tostring(rl.memory.report("cpu")):find("weights")
-      assert.is_truthy(found)
+  it("accounts parameters, gradients and optimizer state to their owners", function()
+    local function held()
+      collectgarbage()
+      collectgarbage()
+      local sums = { weights = 0, gradients = 0, optimizer = 0 }
+      for _, row in ipairs(rl.memory.report("cpu")) do
+        sums[row.owner] = (sums[row.owner] or 0) + row.bytes
+      end
+      return sums
     end
-    assert.are.equal(1001000, layer.weight:numel() + layer.bias:numel())
+    local before = held()
+    local function grown(owner, bytes)
+      local now = held()
+      assert.are.equal(bytes, now[owner] - before[owner], owner)
+    end
+    local layer = nn.Linear(100, 50)
+    local bytes = 4 * 5050
+    grown("weights", bytes)
+    local optimizer = rl.optim.Adam(layer:parameters())
+    layer(rl.ones(2, 100)):sum():backward()
+    optimizer:step()
+    grown("gradients", bytes)
+    grown("optimizer", 2 * bytes)
+    layer:to("f64")
+    grown("weights", 2 * bytes)
+    grown("gradients", 2 * bytes)
+    optimizer:zero_grad()
+    grown("gradients", 0)
+    layer, optimizer = nil, nil -- luacheck: ignore
+    grown("weights", 0)
+    grown("optimizer", 0)
   end)
 end)
 
