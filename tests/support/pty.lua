@@ -152,6 +152,17 @@ function Terminal:send(keys)
   assert(unistd.write(self.fd, keys))
 end
 
+--- Wait until the program sleeps in a system call. (A Ctrl-C between its last output and a
+-- blocking read would otherwise be noticed only after the read.)
+function Terminal:wait_asleep()
+  repeat
+    self:read(0.002)
+    local f = assert(io.open(("/proc/%d/stat"):format(self.pid)))
+    local state = f:read("*a"):match "%) (%a)"
+    f:close()
+  until state == "S"
+end
+
 --- Change the width of the terminal; the program gets a SIGWINCH.
 function Terminal:resize(columns)
   assert(os.execute(("stty -F %s cols %d"):format(self.name, columns)))
