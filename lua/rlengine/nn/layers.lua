@@ -46,7 +46,7 @@ function Linear:forward(x)
   return linear(x, self.weight, self.bias)
 end
 
-function Linear:extra()
+function Linear:extra_repr()
   return ("in_features=%d, out_features=%d, bias=%s"):format(self.in_features,
     self.out_features, tostring(self.bias ~= nil))
 end
@@ -72,7 +72,7 @@ function Dropout:forward(x)
   return dropout(x, p)
 end
 
-function Dropout:extra() return ("p=%g"):format(self.p) end
+function Dropout:extra_repr() return ("p=%g"):format(self.p) end
 
 -- Layers that are one function of their input.
 local function activation(name, fn)
@@ -101,7 +101,7 @@ local function activation_with(name, parameter, default, fn)
     self[parameter] = value
   end
   function Class:forward(x) return fn(x, self[parameter]) end
-  function Class:extra() return ("%s=%g"):format(parameter, self[parameter]) end
+  function Class:extra_repr() return ("%s=%g"):format(parameter, self[parameter]) end
   layers[name] = Class
 end
 
@@ -120,7 +120,7 @@ end
 
 function Flatten:forward(x) return x:flatten(self.start_dim, self.end_dim) end
 
-function Flatten:extra()
+function Flatten:extra_repr()
   return ("start_dim=%d, end_dim=%d"):format(self.start_dim, self.end_dim)
 end
 
@@ -134,7 +134,7 @@ end
 
 function Unflatten:forward(x) return x:unflatten(self.dim, self.sizes) end
 
-function Unflatten:extra()
+function Unflatten:extra_repr()
   return ("dim=%d, sizes={%s}"):format(self.dim, table.concat(self.sizes, ", "))
 end
 

@@ -27,6 +27,8 @@ local is_parameter = setmetatable({}, { __mode = "k" })
 
 local Module = { __name = "Module" }
 
+local describe -- below
+
 local function is_module(value)
   return type(value) == "table" and rawget(value, STATE) ~= nil
 end
@@ -126,7 +128,7 @@ local function new_class(name, base)
     __index = class,
     __newindex = assign,
     __call = inherited and inherited.__call or call_by_name,
-    __tostring = function(self) return self:describe() end,
+    __tostring = function(self) return describe(self) end,
     __name = name,
   }
   return setmetatable(class, {
@@ -434,7 +436,7 @@ end
 -- ---- text ----
 
 --- What stands between the parentheses of a layer, for print; layers define it.
-function Module:extra()
+function Module:extra_repr()
   return ""
 end
 
@@ -447,14 +449,14 @@ local function layers(self, indent, seen)
     lines[#lines + 1] = ("%s(%s): %s"):format(inner, name_of(key), layers(child, inner, seen))
   end
   seen[self] = nil
-  local extra = self:extra()
+  local extra = self:extra_repr()
   if #lines == 0 then return self.__name .. "(" .. extra .. ")" end
   if extra ~= "" then table.insert(lines, 1, inner .. extra) end
   return self.__name .. "(\n" .. table.concat(lines, "\n") .. "\n" .. indent .. ")"
 end
 
---- The text of print: layers and the number of parameters.
-function Module:describe()
+-- The text of print: layers and the number of parameters.
+function describe(self)
   local count = 0
   for _, p in ipairs(self:parameters()) do count = count + p:numel() end
   return ("%s  %d parameters"):format(layers(self, "", {}), count)
