@@ -251,7 +251,7 @@ describe("the prompt", function()
       open()
       ask "x = rl.zeros(2, 3)"
       term:send "x:requires_g\t\r"
-      term:expect "x:requires_grad_\n"
+      term:expect "x:requires_grad_\n>> "
       term:send "\3"
       term:expect "^C\n> "
       term:send "x.sha\t\r"
@@ -415,6 +415,34 @@ describe("a script", function()
     term:expect "rlengine: CANCELLED: interrupted\n"
     term:expect "loop.lua:"
     term:expect "in function 'work'"
+    assert.equal(130, term:finish())
+    process.remove(folder)
+  end)
+
+  it("notices Ctrl-C when it enters the engine, in compiled code too", function()
+    local term = pty.spawn { process.program(), "-e", [[
+      local rl = require "rlengine"
+      local x = rl.zeros(3)
+      print "go"
+      while true do x = x + 1 end]] }
+    term:expect "go\n"
+    term:send "\3"
+    term:expect "rlengine: CANCELLED: interrupted\n  at (command line):4\n"
+    assert.equal(130, term:finish())
+  end)
+
+  it("notices Ctrl-C while it serves remote calls", function()
+    local folder = process.folder()
+    local term = pty.spawn { process.program(), "-e", ([[
+      local rpc = require "rlengine".rpc
+      rpc.make_token "%s/token"
+      rpc.init{name = "server", listen = "unix:%s/socket", token_file = "%s/token"}
+      print "go"
+      rpc.serve()]]):format(folder, folder, folder) }
+    term:expect "go\n"
+    term:wait_asleep()
+    term:send "\3"
+    term:expect "rlengine: CANCELLED: interrupted\n"
     assert.equal(130, term:finish())
     process.remove(folder)
   end)

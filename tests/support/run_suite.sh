@@ -46,10 +46,10 @@ note=
 [ "$skipped" -gt 0 ] && note=", $skipped skipped"
 {
   if [ "$failed" -eq 0 ]; then
-    printf 'ok   %s: %d passed%s (%d.%d s)\n' "$label" "$passed" "$note" $((took / 10)) $((took % 10))
+    printf 'ok   %s (%d tests%s, %d.%d s)\n' "$label" "$passed" "$note" $((took / 10)) $((took % 10))
     grep -E '^(not )?ok .*# *SKIP' "$log" | sed -E 's/^(not )?ok [0-9]* ?-? ?/     /' | head -5
   else
-    printf 'FAIL %s: %d passed, %d failed%s (%d.%d s)%s\n' "$label" "$passed" "$failed" "$note" \
+    printf 'FAIL %s (%d of %d tests%s, %d.%d s)%s\n' "$label" "$failed" $((passed + failed)) "$note" \
       $((took / 10)) $((took % 10)) "${why:+: $why}"
     if [ -n "$why" ]; then
       tail -n 40 "$log" | sed 's/^/     /'
