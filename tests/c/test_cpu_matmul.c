@@ -138,6 +138,47 @@ static void one_row_gives_the_bits_of_a_batch(void **state)
     }
 }
 
+/* The order that gemm_impl.h promises, spelled out. */
+static double in_order(rle_dtype t, const box *a, const box *b, int64_t i, int64_t j)
+{
+    int64_t k = a->a.shape[1], n = b->a.shape[1], lanes = n >= 16 ? 1 : 16;
+    double lane[16] = {0};
+    for (int64_t l = 0; l < (k + lanes - 1) / lanes * lanes; l++) {
+        double x = l < k ? get(&a->a, i * k + l) : 0, y = l < k ? get(&b->a, l * n + j) : 0;
+        double *acc = &lane[l % lanes];
+        *acc = t == RLE_F32 ? (double)fmaf((float)x, (float)y, (float)*acc) : *acc + x * y;
+    }
+    for (int64_t half = lanes / 2; half > 0; half /= 2)
+        for (int64_t l = 0; l < half; l++)
+            lane[l] = t == RLE_F32 ? (double)((float)lane[l] + (float)lane[l + half])
+                                   : lane[l] + lane[l + half];
+    return lane[0];
+}
+
+static void sums_have_the_documented_order(void **state)
+{
+    (void)state;
+    const rle_device_ops *ops = rle_cpu_ops();
+    for (int round = 0; round < 120; round++) {
+        rle_dtype t = round % 2 ? RLE_F32 : RLE_F64;
+        int64_t m = 1 + below(20), k = some_size(257), n = below(2) ? 1 + below(17) : some_size(70);
+        int64_t as[2] = {m, k}, bs[2] = {k, n}, os[2] = {m, n};
+        box a = box_new(t, 2, as, (layout)below(BROADCAST));
+        box b = box_new(t, 2, bs, (layout)below(BROADCAST));
+        box out = box_new(t, 2, os, (layout)below(BROADCAST));
+        box_fill(&a);
+        box_fill(&b);
+        for (FOR_EACH_ISA(isa)) {
+            assert_int_equal(ops->matmul(&out.a, &a.a, &b.a, NULL, false), RLE_OK);
+            for (int64_t e = 0; e < m * n; e++)
+                assert_true(get(&out.a, e) == in_order(t, &a, &b, e / n, e % n));
+        }
+        box_free(&a);
+        box_free(&b);
+        box_free(&out);
+    }
+}
+
 static void batches_are_products_one_by_one(void **state)
 {
     (void)state;
@@ -205,6 +246,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_match_plain_c),
         cmocka_unit_test(one_row_gives_the_bits_of_a_batch),
+        cmocka_unit_test(sums_have_the_documented_order),
         cmocka_unit_test(batches_are_products_one_by_one),
         cmocka_unit_test(empty_sums_and_infinities),
     };

@@ -6,6 +6,7 @@
 #ifndef RLE_DEVICE_CPU_INTERNAL_H
 #define RLE_DEVICE_CPU_INTERNAL_H
 
+#include "device/cpu/dense.h"
 #include "device/device.h"
 
 /* ---- kernels, one set per instruction set ---- */
@@ -66,6 +67,7 @@ typedef struct rle_cpu_kernels {
     void (*softmax_tile_backward[2])(bool logarithm, void *gout_and_gin, const void *y,
                                      int64_t n);
     void (*gemm[2])(const rle_cpu_gemm *g);
+    void (*chain)(const rle_cpu_chain *chain, const float *x, int64_t rows, float *y);
     /* Words of `blocks` blocks of a sequential stream, from `block` on. */
     void (*philox_stream)(uint32_t *out, uint64_t seed, uint64_t stream, uint64_t block,
                           int64_t blocks);

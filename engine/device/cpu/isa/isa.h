@@ -46,6 +46,7 @@
 RLE_DECLARE_KERNELS(f32)
 RLE_DECLARE_KERNELS(f64)
 
+void RLE_NAME(rle_chain)(const rle_cpu_chain *chain, const float *x, int64_t rows, float *y);
 void RLE_NAME(rle_philox_stream)(uint32_t *out, uint64_t seed, uint64_t stream,
                                  uint64_t block, int64_t blocks);
 void RLE_NAME(rle_philox_keyed)(uint32_t *out, uint64_t seed, const uint64_t *key,

@@ -18,6 +18,7 @@ const rle_cpu_kernels RLE_NAME(rle_cpu_kernels) = {
     .softmax_tile = BOTH(softmax_tile),
     .softmax_tile_backward = BOTH(softmax_tile_backward),
     .gemm = BOTH(gemm),
+    .chain = RLE_NAME(rle_chain),
     .philox_stream = RLE_NAME(rle_philox_stream),
     .philox_keyed = RLE_NAME(rle_philox_keyed),
     .uniform = BOTH(uniform),

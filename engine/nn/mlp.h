@@ -1,0 +1,46 @@
+/* mlp.h - a plan for evaluating a fixed chain of layers: Linear, a function, Linear, ...
+ *
+ * For acting, where a policy is asked for one or a few rows at a time and nothing is
+ * recorded. The plan holds its own copy of the weights, laid out for the machine; whoever
+ * changes the weights calls rle_mlp_pack. Evaluation allocates nothing and gives, bit for
+ * bit, what matmul with bias and the functions of the table of operations give. CPU, f32.
+ *
+ * A plan belongs to one thread at a time: evaluation uses scratch inside it. */
+#ifndef RLE_NN_MLP_H
+#define RLE_NN_MLP_H
+
+#include "device/cpu/dense.h"
+
+/* What follows a Linear: any elementwise function of the table without parameters, as its
+ * rle_unary_kind, or one of these. */
+enum {
+    RLE_MLP_NONE = RLE_DENSE_NONE,
+    RLE_MLP_SOFTMAX = RLE_DENSE_SOFTMAX, /* over the outputs */
+    RLE_MLP_LOG_SOFTMAX = RLE_DENSE_LOG_SOFTMAX
+};
+
+typedef struct rle_mlp_layer {
+    int64_t in, out;     /* at least 1 */
+    const float *weight; /* [out, in], row-major */
+    const float *bias;   /* [out], or NULL */
+    int function;
+} rle_mlp_layer;
+
+typedef struct rle_mlp rle_mlp;
+
+/* A plan for `count` layers, packed. The arrays are borrowed and must live as long as the
+ * plan. INVALID_ARGUMENT: no layers, sizes that do not follow each other, a function that
+ * gives bools or needs parameters. RESOURCE_EXHAUSTED: no memory. */
+rle_status rle_mlp_new(const rle_mlp_layer *layers, int count, rle_mlp **out);
+void rle_mlp_free(rle_mlp *mlp); /* NULL is fine */
+
+/* Take over the weights as they are now. */
+void rle_mlp_pack(rle_mlp *mlp);
+
+/* y[rows, last layer's out] from x[rows, first layer's in]; both contiguous, apart. */
+void rle_mlp_forward(const rle_mlp *mlp, const float *x, int64_t rows, float *y);
+
+int64_t rle_mlp_in(const rle_mlp *mlp);
+int64_t rle_mlp_out(const rle_mlp *mlp);
+
+#endif
