@@ -48,7 +48,7 @@ summary() {
 begin "packages"
 packages="gcc cmake ninja-build pkg-config libluajit-5.1-dev libevent-dev libssl-dev libedit-dev
   luajit lua-busted lua-posix lua-cjson lua-check libcmocka-dev procps
-  lua5.1 liblua5.1-0-dev lua5.4 liblua5.4-dev luarocks"
+  lua5.1 liblua5.1-0-dev lua5.4 liblua5.4-dev luarocks make"
 missing=
 if command -v dpkg-query >/dev/null; then
   for package in $packages; do

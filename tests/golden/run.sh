@@ -5,6 +5,10 @@
 script=$1
 python=${RLENGINE_TEST_PYTHON:-.venv/bin/python}
 [ -x "$python" ] || python=python3
+if ! command -v "$python" >/dev/null; then
+  echo "python3 is not installed"
+  exit 3
+fi
 output=$("$python" "$script" 2>&1)
 code=$?
 if [ "$code" -eq 2 ]; then
