@@ -10,7 +10,10 @@
 #include "autograd/op.h"
 #include "tensor/tensor.h"
 
-enum { RLE_NODE_INLINE = 3 };
+enum {
+    RLE_NODE_INLINE = 3, /* inputs, and ... */
+    RLE_NODE_SIZES = 8,  /* ... their sizes together, that need no block of their own */
+};
 
 /* Where the gradient of an input goes: on to a node, or into a leaf's .grad. Both NULL:
  * the input wants none. Both pointers are owned. */
@@ -35,7 +38,7 @@ typedef struct rle_input {
     int ndim;
     rle_dtype dtype;
     rle_device *device;
-    int64_t shape[RLE_MAX_DIMS];
+    int64_t *shape; /* within the node's `sizes` */
 } rle_input;
 
 /* An operation somebody else defines (the lua layer, for rl.autograd.Function). */
@@ -57,8 +60,10 @@ typedef struct rle_node {
     rle_saved saved[4]; /* in0, in1, in2, out: by RLE_SAVE_* bit */
     rle_edge *edge;     /* [nin]; inline_edge unless there are more */
     rle_input *input;   /* [nin]; inline_input unless there are more */
+    int64_t *sizes;     /* shapes of all inputs; inline_sizes unless there are more */
     rle_edge inline_edge[RLE_NODE_INLINE];
     rle_input inline_input[RLE_NODE_INLINE];
+    int64_t inline_sizes[RLE_NODE_SIZES];
     rle_custom *custom; /* operations defined by a script; NULL otherwise */
     /* scratch of the running backward pass */
     uint32_t visit;

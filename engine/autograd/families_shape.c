@@ -253,7 +253,7 @@ rle_status rle_custom_backward(const rle_node *n, rle_tensor *gout, rle_tensor *
                            (size_t)input->ndim * sizeof *input->shape) == 0;
         if (same) continue;
         rle_array want = {.dtype = input->dtype, .ndim = input->ndim};
-        memcpy(want.shape, input->shape, sizeof want.shape);
+        memcpy(want.shape, input->shape, (size_t)input->ndim * sizeof *input->shape);
         char have[128], need[128];
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "backward of %s: gradient %d is %s, the input was %s", n->custom->name,

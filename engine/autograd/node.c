@@ -69,6 +69,7 @@ static void destroy(rle_node *n)
     }
     if (n->edge != n->inline_edge) rle_free(n->edge);
     if (n->input != n->inline_input) rle_free(n->input);
+    if (n->sizes != n->inline_sizes) rle_free(n->sizes);
     if (n->custom) n->custom->free(n->custom);
     if (n->grad) rle_tensor_release(n->grad);
     live_nodes--;
@@ -93,7 +94,8 @@ void rle_node_release(rle_node *n)
     draining = false;
 }
 
-static rle_status node_new(const rle_op *op, int nin, rle_node **out)
+/* A node with room for `nin` inputs of `sizes` dimensions together. */
+static rle_status node_new(const rle_op *op, int nin, int sizes, rle_node **out)
 {
     rle_node *n = pool_count ? pool[--pool_count] : rle_malloc(sizeof *n);
     if (!n) return rle_oom(sizeof *n, "autograd node");
@@ -109,14 +111,16 @@ static rle_status node_new(const rle_op *op, int nin, rle_node **out)
     memset(n->saved, 0, sizeof n->saved);
     n->edge = n->inline_edge;
     n->input = n->inline_input;
+    n->sizes = n->inline_sizes;
     live_nodes++;
     if (nin > RLE_NODE_INLINE) {
         n->edge = rle_malloc((size_t)nin * sizeof *n->edge);
         n->input = rle_malloc((size_t)nin * sizeof *n->input);
-        if (!n->edge || !n->input) {
-            rle_node_release(n); /* frees either that is there */
-            return rle_oom((size_t)nin * sizeof *n->edge, "autograd node");
-        }
+    }
+    if (sizes > RLE_NODE_SIZES) n->sizes = rle_malloc((size_t)sizes * sizeof *n->sizes);
+    if (!n->edge || !n->input || !n->sizes) {
+        rle_node_release(n); /* frees those that are there */
+        return rle_oom((size_t)nin * sizeof *n->edge, "autograd node");
     }
     memset(n->edge, 0, (size_t)nin * sizeof *n->edge);
     n->nin = nin;
@@ -189,7 +193,10 @@ static rle_status record(const rle_op *op, rle_tensor *const *in, int nin,
                          const rle_op_args *args, const rle_tensor *self, rle_node **out)
 {
     rle_node *n = NULL;
-    RLE_TRY(node_new(op, nin, &n));
+    int sizes = 0;
+    for (int i = 0; i < nin; i++) sizes += in[i] ? in[i]->a.ndim : 0;
+    RLE_TRY(node_new(op, nin, sizes, &n));
+    sizes = 0;
     if (args)
         n->args = *args;
     else
@@ -201,6 +208,8 @@ static rle_status record(const rle_op *op, rle_tensor *const *in, int nin,
         input->ndim = in[i]->a.ndim;
         input->dtype = in[i]->a.dtype;
         input->device = in[i]->storage->device;
+        input->shape = n->sizes + sizes;
+        sizes += input->ndim;
         for (int d = 0; d < input->ndim; d++) input->shape[d] = in[i]->a.shape[d];
         if (!in[i]->requires_grad) continue;
         if (in[i]->grad_fn) {
