@@ -1,10 +1,9 @@
 /* lua_nn.c - what lua/rlengine/nn needs of C: facts about parameters, filling and replacing
  * their data outside any graph, and the row keys of a forward pass. */
-#include "lua/lua_internal.h"
+#include "lua/lua_tensor.h"
 
 #include "nn/distribution.h"
 #include "nn/init.h"
-#include "tensor/ops.h"
 
 /* nn.is_trainable_leaf(value): a tensor that requires grad and was not computed. */
 static int nn_is_trainable_leaf(lua_State *L)
@@ -184,4 +183,5 @@ void rle_lua_open_nn(lua_State *L)
 {
     lua_newtable(L);
     rle_lua_setfuncs(L, functions);
+    rle_lua_add_plans(L);
 }

@@ -49,6 +49,8 @@ extern const luaL_Reg rle_lua_shape_functions[];  /* lua_shape.c */
 extern const luaL_Reg rle_lua_index_functions[];  /* lua_index.c */
 void rle_lua_add_ops(lua_State *L);               /* lua_ops.c: into the table on top */
 
+void rle_lua_add_plans(lua_State *L);             /* lua_plan.c: into the table on top */
+
 /* t[key] and t[key] = value for positions and ranges; lua_index.c. */
 int rle_lua_tensor_index(lua_State *L);
 int rle_lua_tensor_newindex(lua_State *L);

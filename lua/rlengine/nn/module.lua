@@ -139,6 +139,11 @@ local function new_class(name, base)
   })
 end
 
+-- The class of an instance.
+local function class_of(self)
+  return getmetatable(self).__index
+end
+
 --- A parameter: `tensor` itself, marked, requiring grad unless `requires_grad` is false.
 local function Parameter(tensor, requires_grad)
   if not is_tensor(tensor) then
@@ -464,5 +469,5 @@ end
 
 return {
   Module = Module, class = new_class, Parameter = Parameter, is_module = is_module,
-  is_tensor = is_tensor,
+  is_tensor = is_tensor, class_of = class_of,
 }
