@@ -28,7 +28,7 @@ if(RLE_INSTALL_C)
   foreach(layer IN LISTS RLE_LAYERS)
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/engine/${layer}
       DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rlengine FILES_MATCHING PATTERN "*.h"
-      PATTERN "*_internal.h" EXCLUDE PATTERN "cpu" EXCLUDE PATTERN "cuda" EXCLUDE)
+      PATTERN "*_internal.h" EXCLUDE PATTERN "isa" EXCLUDE PATTERN "cuda" EXCLUDE)
   endforeach()
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/kernels/common
     DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/rlengine FILES_MATCHING PATTERN "*.h")
