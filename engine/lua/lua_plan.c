@@ -1,9 +1,11 @@
-/* lua_plan.c - chains of layers evaluated in one call where nothing is recorded: the fast path
- * of lua/rlengine/nn/container.lua.
+/* lua_plan.c - chains of layers evaluated in one call: the fast path of
+ * lua/rlengine/nn/container.lua.
  *
- * A plan (nn/mlp.h) holds a copy of the weights laid out for the machine. Here it is kept in
- * step with the tensors that it was made from: their version counters say when to lay them
- * out again, their addresses when to make the plan anew. */
+ * Where a graph is wanted the layers are recorded one by one, without handles for what lies
+ * between them: it goes as soon as the graph lets go of it. Where none is, a plan (nn/mlp.h)
+ * runs, which holds a copy of the weights laid out for the machine. It is kept in step with
+ * the tensors that it was made from: their version counters say when to lay them out again,
+ * their addresses when to make the plan anew. */
 #include "lua/lua_tensor.h"
 
 #include "nn/mlp.h"
@@ -27,7 +29,7 @@ typedef struct plan {
 } plan;
 
 static const char meta_key;
-static uint64_t runs; /* calls that took the fast path */
+static uint64_t runs; /* calls that went through a plan */
 
 static int plan_gc(lua_State *L)
 {
@@ -173,18 +175,76 @@ static bool wants_graph(const plan *p, const rle_tensor *x)
     return false;
 }
 
-/* plan_forward(plan, x) -> the chain's result, or nil where the layers must run one by one:
- * a graph is wanted, x or the weights are of another kind, or shapes are wrong. */
+/* The operation of the table that computes a unary function; RLE_OP_COUNT: none does. */
+static rle_op_id op_of(int function)
+{
+    for (int id = 0; id < RLE_OP_COUNT; id++)
+        if (rle_ops[id].family == RLE_FAMILY_UNARY && rle_ops[id].kind == function)
+            return (rle_op_id)id;
+    return RLE_OP_COUNT;
+}
+
+/* *t = function(*t), recorded. *t is nobody else's: functions whose gradient needs their
+ * result alone work in place. */
+static rle_status record_function(int function, rle_tensor **t)
+{
+    rle_op_args args;
+    rle_op_id id;
+    rle_tensor *out = NULL;
+    memset(&args, 0, sizeof args);
+    if (function == RLE_MLP_NONE) return RLE_OK;
+    if (function < 0) {
+        id = function == RLE_MLP_SOFTMAX ? RLE_OP_SOFTMAX : RLE_OP_LOG_SOFTMAX;
+        args.dim = (*t)->a.ndim - 1;
+    } else {
+        id = op_of(function);
+        if (!(rle_ops[id].saves & RLE_SAVE_IN0)) return rle_apply_inplace(id, t, 1, &args);
+    }
+    RLE_TRY(rle_apply(id, t, 1, &args, &out));
+    rle_tensor_release(*t);
+    *t = out;
+    return RLE_OK;
+}
+
+static rle_status record_chain(const plan *p, rle_tensor *x, rle_tensor **out)
+{
+    rle_tensor *t = rle_tensor_retain(x);
+    for (int i = 0; i < p->count; i++) {
+        rle_tensor *in[3] = {t, p->layer[i].weight, p->layer[i].bias}, *next;
+        rle_status status = rle_apply(RLE_OP_LINEAR, in, in[2] ? 3 : 2, NULL, &next);
+        rle_tensor_release(t);
+        RLE_TRY(status);
+        t = next;
+        status = record_function(p->layer[i].function, &t);
+        if (status != RLE_OK) {
+            rle_tensor_release(t);
+            return status;
+        }
+    }
+    *out = t;
+    return RLE_OK;
+}
+
+/* plan_forward(plan, x) -> the chain's result, or nil where the layers must run one by one: x
+ * or the weights are of another kind, or shapes are wrong. */
 static int plan_forward(lua_State *L)
 {
     rle_context *c = rle_lua_enter(L);
     plan *p = check_plan(L, 1);
     rle_tensor *x = rle_lua_to_tensor(L, 2);
-    if (!x || (c->grad_enabled && wants_graph(p, x))) return 0;
-    if (x->a.dtype != RLE_F32 || x->a.ndim < 1 ||
+    if (!x || x->a.dtype != RLE_F32 || x->a.ndim < 1 ||
         rle_tensor_device(x)->type != RLE_DEVICE_CPU || !rle_tensor_is_contiguous(x) ||
-        x->a.shape[x->a.ndim - 1] != rle_mlp_in(p->mlp) || !refresh(p))
+        x->a.shape[x->a.ndim - 1] != rle_mlp_in(p->mlp))
         return 0;
+    if (c->grad_enabled && wants_graph(p, x)) {
+        for (int i = 0; i < p->count; i++)
+            if (!usable_layer(&p->layer[i])) return 0;
+        rle_tensor **out = rle_lua_new_tensor(L);
+        rle_lua_check(L, record_chain(p, x, out));
+        runs++;
+        return 1;
+    }
+    if (!refresh(p)) return 0;
     int64_t shape[RLE_MAX_DIMS], rows = 1;
     int last = x->a.ndim - 1;
     for (int i = 0; i < last; i++) {
