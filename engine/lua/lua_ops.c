@@ -247,9 +247,14 @@ static int op_dropout(lua_State *L)
         in[1] = c->row_keys;
         args.draw = c->row_draws++;
     } else {
+        /* Keys that nobody sees get no handle: the node holds them. */
         rle_tensor **slot = rle_lua_new_tensor(L);
-        rle_lua_check(L, rle_op_row_keys(rle_tensor_device(in[0]), rle_row_count(&in[0]->a), slot));
-        in[1] = *slot;
+        rle_lua_check(L, rle_op_row_keys(rle_tensor_device(in[0]), rle_row_count(&in[0]->a),
+                                         &in[1]));
+        rle_status status = rle_apply(RLE_OP_DROPOUT, in, 2, &args, slot);
+        rle_tensor_release(in[1]);
+        rle_lua_check(L, status);
+        return 1;
     }
     return rle_lua_apply(L, RLE_OP_DROPOUT, in, 2, &args);
 }

@@ -77,6 +77,8 @@ typedef struct rle_cpu_kernels {
     /* n elements from their words; normals: n is even. */
     void (*uniform[2])(void *out, const uint32_t *words, int64_t n, double p0, double p1);
     void (*normal[2])(void *out, const uint32_t *words, int64_t n, double p0, double p1);
+    /* out = u >= p ? in / (1 - p) : 0, without a branch on u. May alias. */
+    void (*dropout[2])(void *out, const void *in, const float *u, int64_t n, double p);
     void (*adam[2])(void *param, const void *grad, void *m, void *v, int64_t n,
                     const rle_adam_args *args);
     void (*sgd[2])(void *param, const void *grad, void *momentum, int64_t n,

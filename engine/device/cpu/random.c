@@ -170,21 +170,13 @@ rle_status rle_cpu_dropout(const rle_array *out, const rle_array *in, double p,
     if (f < 0) return rle_cpu_no_dtype("dropout", out->dtype);
     keyed s = {keys, seed, draw, out->shape[1], 0, 0, out->shape[0]};
     if (s.cols == 0) return RLE_OK;
-    float u[CHUNK], threshold = (float)p;
-    double scale = 1.0 / (1.0 - p);
-    float scale32 = (float)scale;
+    _Alignas(64) float u[CHUNK];
+    size_t size = rle_dtype_size(out->dtype);
     int64_t done = 0;
     while (s.row < s.rows) {
         int64_t n = keyed_next(&s, u);
-        if (f) {
-            const double *x = (const double *)in->data + done;
-            double *y = (double *)out->data + done;
-            for (int64_t i = 0; i < n; i++) y[i] = u[i] >= threshold ? x[i] * scale : 0;
-        } else {
-            const float *x = (const float *)in->data + done;
-            float *y = (float *)out->data + done;
-            for (int64_t i = 0; i < n; i++) y[i] = u[i] >= threshold ? x[i] * scale32 : 0;
-        }
+        rle_cpu_active->dropout[f]((char *)out->data + (size_t)done * size,
+                                   (const char *)in->data + (size_t)done * size, u, n, p);
         done += n;
     }
     return RLE_OK;

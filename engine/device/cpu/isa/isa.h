@@ -39,6 +39,8 @@
                                    double p0, double p1);                                \
     void RLE_NAME(rle_normal_##T)(void *out, const uint32_t *words, int64_t n,           \
                                   double p0, double p1);                                 \
+    void RLE_NAME(rle_dropout_##T)(void *out, const void *in, const float *u, int64_t n, \
+                                   double p);                                            \
     void RLE_NAME(rle_adam_##T)(void *param, const void *grad, void *m, void *v,         \
                                 int64_t n, const rle_adam_args *args);                   \
     void RLE_NAME(rle_sgd_##T)(void *param, const void *grad, void *momentum, int64_t n, \

@@ -21,6 +21,23 @@ void RLE_NAME(rle_philox_keyed)(uint32_t *out, uint64_t seed, const uint64_t *ke
     }
 }
 
+void RLE_NAME(rle_dropout_f32)(void *out_, const void *in_, const float *u, int64_t n, double p)
+{
+    float *out = out_;
+    const float *in = in_;
+    float threshold = (float)p, scale = (float)(1 / (1 - p));
+    for (int64_t i = 0; i < n; i++) out[i] = u[i] >= threshold ? in[i] * scale : 0;
+}
+
+void RLE_NAME(rle_dropout_f64)(void *out_, const void *in_, const float *u, int64_t n, double p)
+{
+    double *out = out_;
+    const double *in = in_;
+    float threshold = (float)p;
+    double scale = 1 / (1 - p);
+    for (int64_t i = 0; i < n; i++) out[i] = u[i] >= threshold ? in[i] * scale : 0;
+}
+
 void RLE_NAME(rle_uniform_f32)(void *out_, const uint32_t *words, int64_t n, double p0,
                                double p1)
 {

@@ -23,6 +23,7 @@ const rle_cpu_kernels RLE_NAME(rle_cpu_kernels) = {
     .philox_keyed = RLE_NAME(rle_philox_keyed),
     .uniform = BOTH(uniform),
     .normal = BOTH(normal),
+    .dropout = BOTH(dropout),
     .adam = BOTH(adam),
     .sgd = BOTH(sgd),
 };
