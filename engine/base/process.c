@@ -312,6 +312,32 @@ int rle_process_exit_code(int wait_status)
     return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
+static int count_entries(const char *path)
+{
+    DIR *d = opendir(path);
+    if (!d) return -1;
+    int n = 0;
+    struct dirent *e;
+    while ((e = readdir(d))) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+rle_status rle_process_usage(rle_usage *out)
+{
+    int descriptors = count_entries("/proc/self/fd");
+    int threads = count_entries("/proc/self/task");
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    bool read = f && fscanf(f, "%*s %ld", &pages) == 1;
+    if (f) fclose(f);
+    if (descriptors < 0 || threads < 0 || !read)
+        return rle_fail(RLE_UNAVAILABLE, "cannot read /proc/self: %s", strerror(errno));
+    *out = (rle_usage){descriptors - 1 /* the folder's own */, threads,
+                       (size_t)pages * (size_t)sysconf(_SC_PAGESIZE)};
+    return RLE_OK;
+}
+
 /* ---- the handoff, seen from the child ---- */
 
 static char *handoff_bytes;

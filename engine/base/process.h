@@ -17,6 +17,15 @@
 
 #include "base/status.h"
 
+/* What this process holds now. */
+typedef struct rle_usage {
+    int descriptors, threads;
+    size_t resident; /* bytes */
+} rle_usage;
+
+/* UNAVAILABLE without /proc. */
+rle_status rle_process_usage(rle_usage *out);
+
 /* The environment variable that carries the number of the handoff descriptor. */
 #define RLE_HANDOFF_ENV "RLENGINE_HANDOFF_FD"
 

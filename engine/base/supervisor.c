@@ -23,6 +23,8 @@
 #define SINK_LIMIT (256 * 1024)
 /* Others may end by themselves for this long after a good end before they are asked to. */
 #define QUIET_NS 300000000ll
+/* So long the cause may take to show after its first consequence has. */
+#define CAUSE_NS 200000000ll
 /* Without pidfds (kernels before 5.3) ended processes are looked for this often. */
 #define BLIND_MS 50
 
@@ -45,7 +47,7 @@ typedef struct stream {
 
 typedef struct member_state {
     rle_process process;
-    bool running;
+    bool running, failed;
     stream out, err;
 } member_state;
 
@@ -56,6 +58,9 @@ typedef struct supervisor {
     struct pollfd *polls;
     int signals; /* signalfd */
     int left;    /* processes still running */
+
+    int suspect, suspect_status; /* member that ended because a peer was lost, or -1 */
+    int64_t suspect_at;          /* when it becomes the failure; INT64_MAX = never */
 
     bool ending;
     int64_t term_at, kill_at; /* rle_now() at which to ask and to kill; INT64_MAX = done */
@@ -190,9 +195,23 @@ static void begin_ending(supervisor *sv, int64_t quiet)
     sv->kill_at = now + quiet + sv->group->grace_ns;
 }
 
+static void set_failure(supervisor *sv, int index, int wait_status)
+{
+    const rle_member *m = &sv->group->members[index];
+    char what[64];
+    rle_process_describe(wait_status, what, sizeof what);
+    sv->result.failed = index;
+    sv->result.exit_code = rle_process_exit_code(wait_status);
+    snprintf(sv->result.message, sizeof sv->result.message, "%s \"%s\" %s", m->role, m->name,
+             what);
+    begin_ending(sv, 0);
+}
+
 static void run_timers(supervisor *sv)
 {
     int64_t now = rle_now();
+    if (!sv->ending && now >= sv->suspect_at)
+        set_failure(sv, sv->suspect, sv->suspect_status);
     if (!sv->ending) return;
     if (now >= sv->term_at) {
         send_all(sv, SIGTERM);
@@ -222,27 +241,23 @@ static void read_signals(supervisor *sv)
     }
 }
 
-static void set_failure(supervisor *sv, int index, int wait_status)
-{
-    const rle_member *m = &sv->group->members[index];
-    char what[64];
-    rle_process_describe(wait_status, what, sizeof what);
-    sv->result.failed = index;
-    sv->result.exit_code = rle_process_exit_code(wait_status);
-    snprintf(sv->result.message, sizeof sv->result.message, "%s \"%s\" %s", m->role, m->name,
-             what);
-    begin_ending(sv, 0);
-}
-
-static bool all_ended(const supervisor *sv, bool primary)
+/* Every primary (or secondary) has ended with exit code 0; false when there is none. */
+static bool all_done(const supervisor *sv, bool primary)
 {
     int seen = 0;
     for (int i = 0; i < sv->group->count; i++) {
         if (sv->group->members[i].primary != primary) continue;
-        if (sv->members[i].running) return false;
+        if (sv->members[i].running || sv->members[i].failed) return false;
         seen++;
     }
     return seen > 0;
+}
+
+/* Which of two failures is more likely the cause of the other. */
+static int rank(int wait_status)
+{
+    if (WIFSIGNALED(wait_status)) return 2;
+    return WEXITSTATUS(wait_status) != RLE_EXIT_LOST_PEER;
 }
 
 /* Collect every process that has ended and decide what that means for the run. */
@@ -266,19 +281,27 @@ static void reap(supervisor *sv)
         stream_end(&m->out);
         stream_end(&m->err);
         rle_process_fini(&m->process);
-        bool failed = status != 0;
-        if (failed && (worst < 0 || (WIFSIGNALED(status) && !WIFSIGNALED(worst_status)))) {
+        m->failed = status != 0;
+        if (m->failed && (worst < 0 || rank(status) > rank(worst_status))) {
             worst = i;
             worst_status = status;
         }
     }
     if (!any || sv->ending) return;
-    if (worst >= 0)
+    bool lost_peer = worst >= 0 && rle_process_exit_code(worst_status) == RLE_EXIT_LOST_PEER;
+    if (worst >= 0 && !lost_peer) {
         set_failure(sv, worst, worst_status);
-    else if (all_ended(sv, true))
+        return;
+    }
+    if (lost_peer && sv->suspect < 0) {
+        sv->suspect = worst;
+        sv->suspect_status = worst_status;
+        sv->suspect_at = rle_now() + CAUSE_NS;
+    }
+    if (all_done(sv, true) || (sv->group->secondaries_finish && all_done(sv, false)))
         begin_ending(sv, QUIET_NS);
-    else if (sv->group->secondaries_finish && all_ended(sv, false))
-        begin_ending(sv, QUIET_NS);
+    else if (sv->left == 0)
+        set_failure(sv, sv->suspect, sv->suspect_status);
 }
 
 /* ---- the loop ---- */
@@ -299,9 +322,9 @@ static bool was_ready(const supervisor *sv, int n, int fd)
 
 static int poll_timeout(const supervisor *sv, bool blind)
 {
-    int64_t at = sv->ending && sv->left > 0
-                     ? (sv->term_at < sv->kill_at ? sv->term_at : sv->kill_at)
-                     : INT64_MAX;
+    int64_t at = sv->ending ? (sv->term_at < sv->kill_at ? sv->term_at : sv->kill_at)
+                            : sv->suspect_at;
+    if (sv->left == 0 && sv->ending) at = INT64_MAX;
     int64_t ms = -1;
     if (at != INT64_MAX) {
         ms = (at - rle_now() + 999999) / 1000000;
@@ -391,7 +414,8 @@ static void add_unless_ignored(sigset_t *set, int signal)
 
 static rle_status supervisor_init(supervisor *sv, const rle_group *group, const sigset_t *set)
 {
-    *sv = (supervisor){.group = group, .signals = -1, .result = {.failed = -1}};
+    *sv = (supervisor){.group = group, .signals = -1, .suspect = -1, .suspect_at = INT64_MAX,
+                       .result = {.failed = -1}};
     sv->sinks[0].fd = STDOUT_FILENO;
     sv->sinks[1].fd = STDERR_FILENO;
     size_t polls = 3 + 3 * (size_t)group->count;

@@ -5,7 +5,9 @@
  *   - well, when every secondary has and `secondaries_finish` is set;
  *   - badly, when any process dies or ends with another code: the first one counts, and
  *     a process that died of a signal counts before one that failed in the same instant
- *     (the second is then most likely the consequence of the first);
+ *     (the second is then most likely the consequence of the first); an exit code of
+ *     RLE_EXIT_LOST_PEER says that another process was lost, so it counts only when no
+ *     other failure follows at once;
  *   - by the user, with SIGINT (Ctrl-C), SIGTERM or SIGHUP to this process.
  * Then every process that is left is asked with SIGTERM, and after `grace_ns` killed with
  * SIGKILL; a second signal kills at once. After a good end the others get a moment to
@@ -25,6 +27,9 @@
 #include <stdint.h>
 
 #include "base/status.h"
+
+/* Exit code of a process that cannot go on because one it talked to is gone (EX_UNAVAILABLE). */
+enum { RLE_EXIT_LOST_PEER = 69 };
 
 typedef struct rle_member {
     const char *name;    /* "obs_0_for_0" */

@@ -30,6 +30,7 @@ static void on_stop(int signal)
     (void)signal;
     stop_requested = 1;
     rle_interrupted = 1;
+    rle_log_set_level(RLE_LOG_ERROR); /* that the others end too is no news */
 }
 
 /* launch.handoff() -> string, or nil when rl.launch did not start this process. */
@@ -188,6 +189,21 @@ static int launch_marked(lua_State *L)
     return 1;
 }
 
+/* launch.usage() -> {descriptors, threads, resident = bytes} of this process. */
+static int launch_usage(lua_State *L)
+{
+    rle_usage usage;
+    rle_lua_check(L, rle_process_usage(&usage));
+    lua_createtable(L, 0, 3);
+    lua_pushinteger(L, usage.descriptors);
+    lua_setfield(L, -2, "descriptors");
+    lua_pushinteger(L, usage.threads);
+    lua_setfield(L, -2, "threads");
+    lua_pushnumber(L, (lua_Number)usage.resident);
+    lua_setfield(L, -2, "resident");
+    return 1;
+}
+
 /* launch.pid() -> this process's number. */
 static int launch_pid(lua_State *L)
 {
@@ -287,6 +303,7 @@ static const luaL_Reg launch_functions[] = {
     {"remove_folder", launch_remove_folder},
     {"mark", launch_mark},
     {"marked", launch_marked},
+    {"usage", launch_usage},
     {"pid", launch_pid},
     {"run", launch_run},
     {NULL, NULL},

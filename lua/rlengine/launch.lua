@@ -24,8 +24,9 @@
 -- next call into the engine (error CANCELLED), and killed after `grace` seconds (0.6). It
 -- fails when any process raises, ends with another exit code or dies: the launcher says which
 -- and why, ends the others likewise and exits with the first failure's exit code (128 + signal
--- for one that died). Ctrl-C and SIGTERM to the launcher end all. If the launcher itself is
--- killed, the kernel kills them.
+-- for one that died; a process that raises UNAVAILABLE ends with 69 and counts only when
+-- nothing else explains that). Ctrl-C and SIGTERM to the launcher end all. If the launcher
+-- itself is killed, the kernel kills them.
 --
 -- Output: a single trainer has the terminal to itself; lines of all others begin with
 -- "name | ". prefix = true or false says so for all.
@@ -40,6 +41,10 @@ local known = {
   trainers = "number", observers_per_trainer = "number", args = "table", trainer = "function",
   observer = "function", prefix = "boolean", grace = "number", exit = "boolean", rpc = "table",
 }
+
+-- Exit code of a process that ends because another one was lost: the launcher then looks for
+-- the cause (engine/base/supervisor.h).
+local LOST_PEER = 69
 
 -- How often the script has come to rl.launch, and whether this process is inside it.
 local calls, inside = 0, false
@@ -99,13 +104,29 @@ local function join(hand, given)
   return rpc
 end
 
+-- A trainer begins when its observers are there: what it says to them first then takes no
+-- longer than anything later.
+local function wait_for_observers(rpc, ctx)
+  if ctx.observers then rpc.wait_for(ctx.observers) end
+end
+
+-- Serve until the trainer is done. That it was lost is not this process's failure, and the log
+-- has said so.
+local function serve_until_done(rpc)
+  local ok, err = pcall(rpc.serve)
+  if ok then return end
+  if core.error.is(err) and err.code == "UNAVAILABLE" then os.exit(LOST_PEER) end
+  error(err, 0)
+end
+
 -- What a failed function leaves on standard error: where, what and the way there.
 local function describe(err)
-  if core.error.is(err) then
-    local where = err.where and err.where ~= "?" and err.where .. ": " or ""
-    return ("%s%s\n%s"):format(where, tostring(err), err.traceback or "")
-  end
-  return debug.traceback(tostring(err), 2)
+  if not core.error.is(err) then return { text = debug.traceback(tostring(err), 2), code = 1 } end
+  local where = err.where and err.where ~= "?" and err.where .. ": " or ""
+  return {
+    text = ("%s%s\n%s"):format(where, tostring(err), err.traceback or ""),
+    code = err.code == "UNAVAILABLE" and LOST_PEER or 1,
+  }
 end
 
 local function run_member(hand, given)
@@ -113,18 +134,18 @@ local function run_member(hand, given)
   core.launch.name(hand.name)
   core.launch.obey()
   core.launch.mark(("%s/%s.started"):format(hand.folder, hand.name))
-  local ok, text = xpcall(function()
+  local ok, failure = xpcall(function()
     local rpc = join(hand, given)
     local ctx = context(hand, given)
-    local work = given[hand.role] or function() rpc.serve() end
-    work(ctx)
+    wait_for_observers(rpc, ctx)
+    if given[hand.role] then given[hand.role](ctx) else serve_until_done(rpc) end
     rpc.shutdown()
   end, describe)
   io.stdout:flush()
   if not ok then
     if core.launch.stop_requested() then core.launch.die(15) end
-    io.stderr:write(text:gsub("%s*$", ""), "\n")
-    os.exit(1, true)
+    io.stderr:write((failure.text:gsub("%s*$", "")), "\n")
+    os.exit(failure.code, true)
   end
   os.exit(0, true)
 end

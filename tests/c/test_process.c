@@ -138,6 +138,20 @@ static void files_of_the_parent_do_not_reach_the_child(void **state)
     close(leak);
 }
 
+static void usage_is_what_the_system_says(void **state)
+{
+    (void)state;
+    rle_usage before, after;
+    assert_int_equal(rle_process_usage(&before), RLE_OK);
+    int fd = dup(0);
+    assert_int_equal(rle_process_usage(&after), RLE_OK);
+    close(fd);
+    assert_int_equal(before.descriptors, open_fds() - 3); /* ".", "..", the folder's own */
+    assert_int_equal(after.descriptors, before.descriptors + 1);
+    assert_int_equal(before.threads, 1);
+    assert_true(before.resident > 100 * 1024);
+}
+
 /* ---- groups ---- */
 
 typedef struct capture {
@@ -207,6 +221,32 @@ static void the_first_failure_decides(void **state)
     assert_int_equal(run_group(members, 3, false, &r), RLE_OK);
     assert_int_equal(r.exit_code, 137);
     assert_string_equal(r.message, "observer \"obs_0_for_0\" died (signal 9)");
+}
+
+static void a_consequence_is_not_taken_for_the_cause(void **state)
+{
+    (void)state;
+    rle_member members[] = {TRAINER("sleep 0.1; exit 7"), OBSERVER("exit 69"),
+                            OBSERVER("sleep 0.05; exit 69")};
+    rle_group_result r;
+    assert_int_equal(run_group(members, 3, false, &r), RLE_OK);
+    assert_int_equal(r.failed, 0);
+    assert_int_equal(r.exit_code, 7);
+
+    /* Without another cause it is one: while the trainer goes on, or at the end of all. */
+    members[0].handoff = "exec sleep 60";
+    assert_int_equal(run_group(members, 3, false, &r), RLE_OK);
+    assert_int_equal(r.failed, 1);
+    assert_int_equal(r.exit_code, 69);
+    members[0].handoff = "exit 69";
+    assert_int_equal(run_group(members, 3, false, &r), RLE_OK);
+    assert_int_equal(r.exit_code, 69);
+
+    /* Observers that lose a trainer because it is done have not failed. */
+    members[0].handoff = "sleep 0.1; exit 0";
+    assert_int_equal(run_group(members, 3, false, &r), RLE_OK);
+    assert_int_equal(r.exit_code, 0);
+    assert_int_equal(r.failed, -1);
 }
 
 static void secondaries_finish_the_run_when_told_so(void **state)
@@ -411,8 +451,10 @@ int main(int argc, char **argv)
         TEST(a_program_that_cannot_run_is_an_error_with_its_name),
         TEST(the_handoff_reaches_the_child_and_nobody_else),
         TEST(files_of_the_parent_do_not_reach_the_child),
+        TEST(usage_is_what_the_system_says),
         TEST(the_run_ends_well_with_its_primaries),
         TEST(the_first_failure_decides),
+        TEST(a_consequence_is_not_taken_for_the_cause),
         TEST(secondaries_finish_the_run_when_told_so),
         TEST(a_signal_to_the_launcher_ends_all),
         TEST(an_ignored_signal_stays_ignored),

@@ -58,7 +58,8 @@ describe("rl.args", function()
 
   it("keeps the words that are no options, in order", function()
     local args = parse("a", "--episodes=1", "-5", "-", "--", "--device", "b")
-    assert.same({ "a", "-5", "-", "--device", "b" }, { args[1], args[2], args[3], args[4], args[5] })
+    local rest = { args[1], args[2], args[3], args[4], args[5] }
+    assert.same({ "a", "-5", "-", "--device", "b" }, rest)
     assert.equal("auto", args.device)
   end)
 

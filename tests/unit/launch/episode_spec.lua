@@ -22,8 +22,8 @@ describe("rl.episode", function()
     }
     assert.same({ 10, 20 }, loop:run())
     assert.same({ { "a", 5, "agent", 7 }, { "b", 5, "agent", 7 } }, log)
-    assert.same({ { "wait", 2 }, { "finish", { 10, 20 } }, { "cleanup", 1 }, { "report", { 10, 20 } } },
-      order)
+    assert.same({ { "wait", 2 }, { "finish", { 10, 20 } }, { "cleanup", 1 },
+      { "report", { 10, 20 } } }, order)
     loop:run()
     assert.equal(2, loop.number)
   end)
@@ -46,7 +46,8 @@ describe("rl.episode", function()
   it("refuses options it does not know", function()
     local ok, err = pcall(rl.episode.new, { observer = {} })
     assert.is_false(ok)
-    assert.equal('rl.episode.new: unknown option "observer"; did you mean "observers"?', err.message)
+    assert.equal('rl.episode.new: unknown option "observer"; did you mean "observers"?',
+      err.message)
   end)
 end)
 
@@ -82,7 +83,8 @@ describe("rl.cleanup", function()
     assert.is_true(policy:run { episode = 2 } >= 4e6)
     assert.is_true(rl.memory.allocated() <= held - 4e6)
     assert.equal(1, policy.runs)
-    assert.equal("cleanup per episode (1 runs, " .. policy.freed .. " bytes freed)", tostring(policy))
+    assert.equal("cleanup per episode (1 runs, " .. policy.freed .. " bytes freed)",
+      tostring(policy))
   end)
 
   it("collects or empties the cache alone when told so", function()
