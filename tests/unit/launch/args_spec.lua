@@ -1,3 +1,5 @@
+--- rl.args: defaults, types, forms of options, what is refused.
+
 local rl = require "rlengine"
 
 local spec = {

@@ -1,3 +1,5 @@
+--- rl.episode and rl.cleanup: the steps of the loop, the policies.
+
 local rl = require "rlengine"
 
 -- An observer as the loop sees it: rpc_async returns something with the methods.

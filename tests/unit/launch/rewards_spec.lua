@@ -1,3 +1,5 @@
+--- rl.rewards: returns, normalisation, the running reward, the store.
+
 local rl = require "rlengine"
 local rewards = rl.rewards
 

@@ -1,7 +1,9 @@
---- For tests that run whole programs: scripts in a temporary folder, their output, exit code
--- and what they leave behind.
+--- launched.lua: scripts that start processes of their own, watched from outside while they
+-- run: what they say, who is there, what they leave behind.
 
-local support = {}
+local process = require "process"
+
+local launched = {}
 
 local function read(path)
   local f = io.open(path, "rb")
@@ -10,13 +12,6 @@ local function read(path)
   f:close()
   return text
 end
-support.read = read
-
-local function write(path, text)
-  local f = assert(io.open(path, "wb"))
-  f:write(text)
-  f:close()
-end
 
 local function capture(command)
   local pipe = assert(io.popen(command))
@@ -24,27 +19,11 @@ local function capture(command)
   pipe:close()
   return text
 end
-support.capture = capture
-
---- The program under test: $RLENGINE, the one that was built, or LuaJIT with the module.
-function support.program()
-  local wanted = os.getenv "RLENGINE"
-  if wanted then return wanted end
-  if read "build/rlengine" then return "build/rlengine" end
-  return "luajit"
-end
-
-function support.is_rlengine() return support.program() ~= "luajit" end
 
 local function quote(word) return "'" .. tostring(word):gsub("'", "'\\''") .. "'" end
-support.quote = quote
-
-function support.folder()
-  return (capture("mktemp -d /tmp/rle-launch-XXXXXX"):gsub("\n", ""))
-end
 
 --- Wait until condition() is true; false after `seconds`.
-function support.eventually(condition, seconds)
+function launched.eventually(condition, seconds)
   for _ = 1, (seconds or 10) * 50 do
     if condition() then return true end
     os.execute "sleep 0.02"
@@ -57,16 +36,16 @@ Run.__index = Run
 
 local count = 0
 
---- Start a script. Options: args (list of words), stdin (text), text (run with -e / stdin
--- instead of a file: "-e" or "-"), folder. Its processes are known by a variable in their
--- environment.
-function support.start(script, given)
+--- Start a script. Options: args (list of words), stdin (text), text (instead of a file,
+-- give the script with "-e" or on standard input: "-"). Its processes are known by a
+-- variable in their environment.
+function launched.start(script, given)
   given = given or {}
   count = count + 1
-  local folder = support.folder()
+  local folder = process.folder()
   local self = setmetatable({ folder = folder, id = folder:match "[^/]*$" .. count }, Run)
-  write(folder .. "/script.lua", script)
-  local words = { quote(support.program()) }
+  process.write(folder .. "/script.lua", script)
+  local words = { quote(process.program()) }
   if given.text == "-e" then
     words[#words + 1] = "-e " .. quote(script)
   elseif given.text == "-" then
@@ -76,11 +55,13 @@ function support.start(script, given)
     words[#words + 1] = quote(folder .. "/script.lua")
   end
   for _, word in ipairs(given.args or {}) do words[#words + 1] = quote(word) end
-  write(folder .. "/stdin", given.stdin or "")
-  -- A shell lets what it starts in the background ignore Ctrl-C; undo that.
+  process.write(folder .. "/stdin", given.stdin or "")
+  -- A shell lets what it starts in the background ignore Ctrl-C; undo that. The inner shell
+  -- redirects, or the outer one's "Terminated" would stand among the program's own words.
   os.execute(("( env --default-signal=INT,QUIT RLE_TEST_RUN=%s TMPDIR=%s XDG_RUNTIME_DIR= sh -c "
-    .. "'echo $$ >%s/pid; exec \"$@\"' sh %s <%s/stdin >%s/out 2>%s/err; echo $? >%s/code ) &")
-    :format(self.id, folder, folder, table.concat(words, " "), folder, folder, folder, folder))
+    .. "'cd=$1; shift; echo $$ >$cd/pid; exec \"$@\" <$cd/stdin >$cd/out 2>$cd/err' sh %s %s; "
+    .. "echo $? >%s/code ) 2>/dev/null &")
+    :format(self.id, folder, folder, table.concat(words, " "), folder))
   return self
 end
 
@@ -103,8 +84,8 @@ end
 
 --- The process of that name ("obs_0_for_0"), or nil.
 function Run:process(name)
-  for _, process in ipairs(self:processes()) do
-    if process.name == name then return process.pid end
+  for _, each in ipairs(self:processes()) do
+    if each.name == name then return each.pid end
   end
 end
 
@@ -114,18 +95,18 @@ end
 
 --- Wait for a text on standard output (or error).
 function Run:says(text, seconds)
-  return support.eventually(function()
+  return launched.eventually(function()
     return self:out():find(text, 1, true) or self:err():find(text, 1, true)
   end, seconds)
 end
 
 --- Wait for the end; returns the exit code, or kills what is left and returns nil.
 function Run:wait(seconds)
-  local ended = support.eventually(function()
+  local ended = launched.eventually(function()
     return (read(self.folder .. "/code") or "") ~= ""
   end, seconds or 30)
   if not ended then
-    for _, process in ipairs(self:processes()) do self:signal("KILL", process.pid) end
+    for _, each in ipairs(self:processes()) do self:signal("KILL", each.pid) end
     return nil
   end
   return tonumber(read(self.folder .. "/code"))
@@ -136,13 +117,6 @@ function Run:leftovers()
   return capture(("ls -d %s/rlengine-* 2>/dev/null"):format(self.folder))
 end
 
-function Run:remove() os.execute("rm -rf " .. quote(self.folder)) end
+function Run:remove() process.remove(self.folder) end
 
---- Run a script to its end: code, out, err, run.
-function support.run(script, given)
-  local run = support.start(script, given)
-  local code = run:wait(given and given.seconds)
-  return code, run:out(), run:err(), run
-end
-
-return support
+return launched
