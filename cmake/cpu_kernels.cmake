@@ -12,9 +12,14 @@ list(APPEND RLE_ENGINE_OBJECTS $<TARGET_OBJECTS:rle_cpu>)
 if(kernel_sources)
   set(isas baseline)
   set(isa_flags_baseline "")
+  set(isa_optimize_baseline -O3)
+  set(isa_optimize_avx2 -O3)
+  set(isa_optimize_avx512 -O3)
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     list(APPEND isas avx2 avx512)
     target_compile_definitions(rle_cpu PRIVATE RLE_CPU_X86=1)
+    # Machines without AVX2 are rare by now: there, building quickly counts for more.
+    set(isa_optimize_baseline -O1)
     set(isa_flags_avx2 -march=x86-64-v3)
     set(isa_flags_avx512 -march=x86-64-v4 -mprefer-vector-width=512)
   endif()
@@ -23,7 +28,7 @@ if(kernel_sources)
     target_link_libraries(rle_kernels_${isa} PRIVATE rle_flags)
     target_compile_definitions(rle_kernels_${isa} PRIVATE RLE_ISA=${isa})
     target_compile_options(rle_kernels_${isa} PRIVATE ${isa_flags_${isa}}
-      $<$<CONFIG:Release>:-O3>
+      $<$<CONFIG:Release>:${isa_optimize_${isa}}>
       -fno-trapping-math $<$<C_COMPILER_ID:Clang>:-Wno-pass-failed>)
     list(APPEND RLE_ENGINE_OBJECTS $<TARGET_OBJECTS:rle_kernels_${isa}>)
   endforeach()
