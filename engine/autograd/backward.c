@@ -1,12 +1,12 @@
 /* backward.c - gradients of a root with respect to every leaf below it.
  *
- * Two passes over the graph, both with explicit stacks: count for each node how many edges
- * of the visited graph lead to it, then run nodes whose count has come down to zero, newest
- * last-in first-out. The order is a function of the graph alone, so sums of gradients are
- * the same bits every time.
+ * Two passes over the graph, both with explicit stacks: count for each node how many
+ * edges of the visited graph lead to it, then run nodes whose count has come down to
+ * zero, newest last-in first-out. The order is a function of the graph alone, so sums of
+ * gradients are the same bits every time.
  *
- * A pass that fails leaves no gradient buffers behind, but leaves that were reached before
- * the failure keep what they got. */
+ * A pass that fails leaves no gradient buffers behind, but leaves that were reached
+ * before the failure keep what they got. */
 #include "autograd/autograd_internal.h"
 
 #include <string.h>
@@ -35,15 +35,17 @@ rle_status rle_node_saved(const rle_node *n, int slot, rle_tensor **out)
 {
     const rle_saved *s = &n->saved[slot];
     if (!s->t)
-        return rle_fail(RLE_FAILED_PRECONDITION,
-                        "the graph of %s (recorded at %s) was freed by an earlier backward; call "
-                        "that one with {retain_graph = true} to go through it again",
-                        n->op->name, rle_site_name(n->site));
+        return rle_fail(
+            RLE_FAILED_PRECONDITION,
+            "the graph of %s (recorded at %s) was freed by an earlier backward; call "
+            "that one with {retain_graph = true} to go through it again",
+            n->op->name, rle_site_name(n->site));
     if (s->version != s->t->storage->version)
-        return rle_fail(RLE_FAILED_PRECONDITION,
-                        "a tensor that %s (recorded at %s) needs for its gradient was changed in "
-                        "place afterwards (version %u, expected %u)",
-                        n->op->name, rle_site_name(n->site), s->t->storage->version, s->version);
+        return rle_fail(
+            RLE_FAILED_PRECONDITION,
+            "a tensor that %s (recorded at %s) needs for its gradient was changed in "
+            "place afterwards (version %u, expected %u)",
+            n->op->name, rle_site_name(n->site), s->t->storage->version, s->version);
     *out = s->t;
     return RLE_OK;
 }
@@ -66,15 +68,17 @@ rle_status rle_node_give(const rle_node *n, int i, rle_tensor *g, rle_tensor **g
     return RLE_OK;
 }
 
-/* *sum += g, with *sum made on first use. Gradients may be shared between edges (add gives
- * one tensor to both its inputs), so a sum is only written to when it has one holder. */
+/* *sum += g, with *sum made on first use. Gradients may be shared between edges (add
+ * gives one tensor to both its inputs), so a sum is only written to when it has one
+ * holder. */
 static rle_status accumulate(rle_tensor **sum, rle_tensor *g)
 {
     if (!*sum) {
         *sum = rle_tensor_retain(g);
         return RLE_OK;
     }
-    if ((*sum)->refs == 1 && (*sum)->storage->refs == 1 && rle_tensor_is_contiguous(*sum)) {
+    if ((*sum)->refs == 1 && (*sum)->storage->refs == 1 &&
+        rle_tensor_is_contiguous(*sum)) {
         rle_tensor *into = *sum;
         return rle_op_binary(RLE_BINARY_ADD, into, g, &into);
     }
@@ -131,10 +135,11 @@ static rle_status run(rle_node *n, bool retain_graph, stack *ready)
     rle_tensor *inline_gin[RLE_NODE_INLINE] = {NULL};
     rle_tensor **gin = inline_gin;
     if (n->freed)
-        return rle_fail(RLE_FAILED_PRECONDITION,
-                        "the graph of %s (recorded at %s) was freed by an earlier backward; call "
-                        "that one with {retain_graph = true} to go through it again",
-                        n->op->name, rle_site_name(n->site));
+        return rle_fail(
+            RLE_FAILED_PRECONDITION,
+            "the graph of %s (recorded at %s) was freed by an earlier backward; call "
+            "that one with {retain_graph = true} to go through it again",
+            n->op->name, rle_site_name(n->site));
     if (n->nin > RLE_NODE_INLINE) {
         gin = rle_calloc((size_t)n->nin, sizeof *gin);
         if (!gin) return rle_oom((size_t)n->nin * sizeof *gin, "backward pass");
@@ -148,8 +153,10 @@ static rle_status run(rle_node *n, bool retain_graph, stack *ready)
 
     for (int i = 0; i < n->nin; i++) {
         rle_edge *e = &n->edge[i];
-        if (status == RLE_OK && gin[i] && e->leaf) status = accumulate_leaf(e->leaf, gin[i]);
-        if (status == RLE_OK && gin[i] && e->node) status = accumulate(&e->node->grad, gin[i]);
+        if (status == RLE_OK && gin[i] && e->leaf)
+            status = accumulate_leaf(e->leaf, gin[i]);
+        if (status == RLE_OK && gin[i] && e->node)
+            status = accumulate(&e->node->grad, gin[i]);
         rle_tensor_release(gin[i]);
         if (status == RLE_OK && e->node && --e->node->pending == 0)
             status = push(ready, e->node);
@@ -179,15 +186,17 @@ static rle_status check_root(rle_tensor *root, rle_tensor *gradient)
 {
     char text[128], other[128];
     if (!root->requires_grad)
-        return rle_fail(RLE_FAILED_PRECONDITION,
-                        "backward: the tensor has no graph; was it computed in rl.no_grad, "
-                        "detached, or from tensors that do not require grad?");
+        return rle_fail(
+            RLE_FAILED_PRECONDITION,
+            "backward: the tensor has no graph; was it computed in rl.no_grad, "
+            "detached, or from tensors that do not require grad?");
     if (!gradient) {
         if (rle_tensor_numel(root) == 1) return RLE_OK;
-        return rle_fail(RLE_INVALID_ARGUMENT,
-                        "backward: only a tensor of one element needs no gradient, this one is "
-                        "%s; reduce it with :sum() or pass a gradient of its shape",
-                        rle_array_describe(&root->a, text, sizeof text));
+        return rle_fail(
+            RLE_INVALID_ARGUMENT,
+            "backward: only a tensor of one element needs no gradient, this one is "
+            "%s; reduce it with :sum() or pass a gradient of its shape",
+            rle_array_describe(&root->a, text, sizeof text));
     }
     RLE_TRY(rle_same_device("backward", root, gradient));
     bool same = gradient->a.ndim == root->a.ndim && gradient->a.dtype == root->a.dtype;

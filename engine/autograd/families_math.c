@@ -1,7 +1,7 @@
 /* families_math.c - gradients of elementwise operations.
  *
- * Formulas: every comment gives d out / d in; g is the gradient of the output. Broadcasting
- * is undone by rle_node_give, which sums to the input's shape. */
+ * Formulas: every comment gives d out / d in; g is the gradient of the output.
+ * Broadcasting is undone by rle_node_give, which sums to the input's shape. */
 #include "autograd/autograd_internal.h"
 
 #include <math.h>
@@ -12,8 +12,8 @@ rle_status rle_unary_forward(int kind, rle_tensor *const *in, int nin,
                              const rle_op_args *args, rle_tensor **out)
 {
     (void)nin;
-    return rle_op_unary((rle_unary_kind)kind, in[0], args ? args->p0 : 0, args ? args->p1 : 0,
-                        out);
+    return rle_op_unary((rle_unary_kind)kind, in[0], args ? args->p0 : 0,
+                        args ? args->p1 : 0, out);
 }
 
 rle_status rle_unary_backward(const rle_node *n, rle_tensor *gout, rle_tensor **gin)
@@ -24,13 +24,16 @@ rle_status rle_unary_backward(const rle_node *n, rle_tensor *gout, rle_tensor **
     if (n->op->saves & RLE_SAVE_OUT) RLE_TRY(rle_node_saved(n, 3, &y));
     if (kind == RLE_UNARY_NEG) {
         RLE_TRY(rle_op_unary(RLE_UNARY_NEG, gout, 0, 0, (g = NULL, &g)));
-    } else if (kind == RLE_UNARY_SIGN || (kind >= RLE_UNARY_FLOOR && kind <= RLE_UNARY_TRUNC)) {
+    } else if (kind == RLE_UNARY_SIGN ||
+               (kind >= RLE_UNARY_FLOOR && kind <= RLE_UNARY_TRUNC)) {
         RLE_TRY(rle_tensor_zeros(rle_tensor_device(gout), gout->a.dtype, gout->a.ndim,
                                  gout->a.shape, &g));
-    } else if (gout->refs == 1 && gout->storage->refs == 1 && rle_tensor_is_contiguous(gout)) {
+    } else if (gout->refs == 1 && gout->storage->refs == 1 &&
+               rle_tensor_is_contiguous(gout)) {
         /* A gradient that nobody else holds becomes the input's, in place. */
-        RLE_TRY(rle_tensor_ops(gout)->unary_backward(kind, &gout->a, &gout->a, x ? &x->a : NULL,
-                                                     y ? &y->a : NULL, n->args.p0, n->args.p1));
+        RLE_TRY(rle_tensor_ops(gout)->unary_backward(kind, &gout->a, &gout->a,
+                                                     x ? &x->a : NULL, y ? &y->a : NULL,
+                                                     n->args.p0, n->args.p1));
         g = rle_tensor_retain(gout);
     } else {
         RLE_TRY(rle_op_unary_backward(kind, gout, x, y, n->args.p0, n->args.p1, &g));
@@ -45,7 +48,8 @@ rle_status rle_binary_forward(int kind, rle_tensor *const *in, int nin,
 {
     (void)nin;
     if (args && args->scalar)
-        return rle_op_binary_scalar((rle_binary_kind)kind, in[0], args->p0, args->reversed, out);
+        return rle_op_binary_scalar((rle_binary_kind)kind, in[0], args->p0,
+                                    args->reversed, out);
     return rle_op_binary((rle_binary_kind)kind, in[0], in[1], out);
 }
 
@@ -59,7 +63,8 @@ static rle_status chain(rle_binary_kind kind, rle_tensor **t, rle_tensor *other)
     return status;
 }
 
-static rle_status chain_scalar(rle_binary_kind kind, rle_tensor **t, double v, bool reversed)
+static rle_status chain_scalar(rle_binary_kind kind, rle_tensor **t, double v,
+                               bool reversed)
 {
     rle_tensor *r = NULL;
     rle_status status = rle_op_binary_scalar(kind, *t, v, reversed, &r);
@@ -81,7 +86,8 @@ static rle_status chain_unary(rle_unary_kind kind, rle_tensor **t)
 static rle_status masked(rle_tensor *g, rle_tensor *cond, rle_tensor **out)
 {
     rle_tensor *zero = NULL;
-    rle_status status = rle_tensor_zeros(rle_tensor_device(g), g->a.dtype, 0, NULL, &zero);
+    rle_status status =
+        rle_tensor_zeros(rle_tensor_device(g), g->a.dtype, 0, NULL, &zero);
     if (status == RLE_OK) status = rle_op_where(cond, g, zero, out);
     rle_tensor_release(zero);
     rle_tensor_release(cond);
@@ -97,11 +103,14 @@ static rle_status scalar_backward(const rle_node *n, rle_tensor *gout, rle_tenso
     rle_status status = RLE_OK;
     rle_binary_kind kind = (rle_binary_kind)n->op->kind;
     switch (kind) {
-    case RLE_BINARY_ADD: break;
+    case RLE_BINARY_ADD:
+        break;
     case RLE_BINARY_SUB: /* -1 when reversed */
         if (reversed) status = chain_unary(RLE_UNARY_NEG, &g);
         break;
-    case RLE_BINARY_MUL: status = chain_scalar(RLE_BINARY_MUL, &g, c, false); break;
+    case RLE_BINARY_MUL:
+        status = chain_scalar(RLE_BINARY_MUL, &g, c, false);
+        break;
     case RLE_BINARY_DIV:
         if (!reversed) {
             status = chain_scalar(RLE_BINARY_DIV, &g, c, false);
@@ -125,7 +134,8 @@ static rle_status scalar_backward(const rle_node *n, rle_tensor *gout, rle_tenso
             status = rle_op_binary_scalar(RLE_BINARY_POW, x, c - 1, false, &t);
             if (status == RLE_OK) status = chain_scalar(RLE_BINARY_MUL, &t, c, false);
         } else { /* c^x: c^x log c, 0 where c = 0 and x >= 0 */
-            status = rle_op_binary_scalar(RLE_BINARY_MUL, y, c == 0 ? 0 : log(c), false, &t);
+            status =
+                rle_op_binary_scalar(RLE_BINARY_MUL, y, c == 0 ? 0 : log(c), false, &t);
         }
         if (status == RLE_OK) status = chain(RLE_BINARY_MUL, &g, t);
         break;
@@ -136,11 +146,14 @@ static rle_status scalar_backward(const rle_node *n, rle_tensor *gout, rle_tenso
         bool max = kind == RLE_BINARY_MAXIMUM;
         status = rle_node_saved(n, 0, &x);
         if (status == RLE_OK)
-            status = rle_op_binary_scalar(max ? RLE_BINARY_GE : RLE_BINARY_LE, x, c, false, &t);
+            status = rle_op_binary_scalar(max ? RLE_BINARY_GE : RLE_BINARY_LE, x, c,
+                                          false, &t);
         if (status == RLE_OK) status = masked(g, t, &r);
         t = NULL;
-        if (status == RLE_OK) status = rle_op_binary_scalar(RLE_BINARY_EQ, x, c, false, &t);
-        if (status == RLE_OK) status = rle_op_binary_scalar(RLE_BINARY_MUL, r, 0.5, false, &half);
+        if (status == RLE_OK)
+            status = rle_op_binary_scalar(RLE_BINARY_EQ, x, c, false, &t);
+        if (status == RLE_OK)
+            status = rle_op_binary_scalar(RLE_BINARY_MUL, r, 0.5, false, &half);
         if (status == RLE_OK) {
             rle_tensor_release(g);
             g = NULL;
@@ -153,12 +166,14 @@ static rle_status scalar_backward(const rle_node *n, rle_tensor *gout, rle_tenso
     case RLE_BINARY_REMAINDER: /* x mod c: 1; c mod x: -floor(c / x) */
         if (!reversed) break;
         status = rle_node_saved(n, 0, &x);
-        if (status == RLE_OK) status = rle_op_binary_scalar(RLE_BINARY_DIV, x, c, true, &t);
+        if (status == RLE_OK)
+            status = rle_op_binary_scalar(RLE_BINARY_DIV, x, c, true, &t);
         if (status == RLE_OK) status = chain_unary(RLE_UNARY_FLOOR, &t);
         if (status == RLE_OK) status = chain(RLE_BINARY_MUL, &g, t);
         if (status == RLE_OK) status = chain_unary(RLE_UNARY_NEG, &g);
         break;
-    case RLE_BINARY_ATAN2: { /* atan2(y, x): d y = x / (x^2 + y^2), d x = -y / (x^2 + y^2) */
+    case RLE_BINARY_ATAN2: { /* atan2(y, x): d y = x / (x^2 + y^2), d x = -y / (x^2 + y^2)
+                              */
         status = rle_node_saved(n, 0, &x);
         if (status == RLE_OK) status = rle_op_unary(RLE_UNARY_SQUARE, x, 0, 0, &t);
         if (status == RLE_OK) status = chain_scalar(RLE_BINARY_ADD, &t, c * c, false);
@@ -167,7 +182,8 @@ static rle_status scalar_backward(const rle_node *n, rle_tensor *gout, rle_tenso
         if (status == RLE_OK) status = chain(RLE_BINARY_DIV, &g, t);
         break;
     }
-    default: status = rle_fail(RLE_INTERNAL, "no gradient for %s", n->op->name);
+    default:
+        status = rle_fail(RLE_INTERNAL, "no gradient for %s", n->op->name);
     }
     rle_tensor_release(t);
     if (status != RLE_OK) {
@@ -188,9 +204,12 @@ static rle_status operand_gradient(const rle_node *n, int i, rle_tensor **g)
     if (n->op->saves && (needs_own || i == 0)) RLE_TRY(rle_node_saved(n, 1, &b));
     rle_status status = RLE_OK;
     switch (kind) {
-    case RLE_BINARY_ADD: return RLE_OK;
-    case RLE_BINARY_SUB: return i ? chain_unary(RLE_UNARY_NEG, g) : RLE_OK;
-    case RLE_BINARY_MUL: return chain(RLE_BINARY_MUL, g, i ? a : b);
+    case RLE_BINARY_ADD:
+        return RLE_OK;
+    case RLE_BINARY_SUB:
+        return i ? chain_unary(RLE_UNARY_NEG, g) : RLE_OK;
+    case RLE_BINARY_MUL:
+        return chain(RLE_BINARY_MUL, g, i ? a : b);
     case RLE_BINARY_DIV: /* 1 / b; -a / b^2 */
         RLE_TRY(chain(RLE_BINARY_DIV, g, b));
         if (!i) return RLE_OK;
@@ -238,7 +257,8 @@ static rle_status operand_gradient(const rle_node *n, int i, rle_tensor **g)
         if (status == RLE_OK) status = masked(*g, t, &r);
         t = NULL;
         if (status == RLE_OK) status = rle_op_binary(RLE_BINARY_EQ, own, other, &t);
-        if (status == RLE_OK) status = rle_op_binary_scalar(RLE_BINARY_MUL, r, 0.5, false, &half);
+        if (status == RLE_OK)
+            status = rle_op_binary_scalar(RLE_BINARY_MUL, r, 0.5, false, &half);
         if (status == RLE_OK) {
             rle_tensor_release(*g);
             *g = NULL;
@@ -266,7 +286,8 @@ static rle_status operand_gradient(const rle_node *n, int i, rle_tensor **g)
         if (status == RLE_OK) status = chain(RLE_BINARY_MUL, g, t);
         if (status == RLE_OK) status = chain_unary(RLE_UNARY_NEG, g);
         break;
-    default: status = rle_fail(RLE_INTERNAL, "no gradient for %s", n->op->name);
+    default:
+        status = rle_fail(RLE_INTERNAL, "no gradient for %s", n->op->name);
     }
     rle_tensor_release(t);
     return status;
@@ -306,7 +327,8 @@ rle_status rle_where_backward(const rle_node *n, rle_tensor *gout, rle_tensor **
     for (int i = 1; i <= 2 && status == RLE_OK; i++) {
         if (!rle_edge_wants(&n->edge[i])) continue;
         rle_tensor *g = NULL;
-        status = i == 1 ? rle_op_where(cond, gout, zero, &g) : rle_op_where(cond, zero, gout, &g);
+        status = i == 1 ? rle_op_where(cond, gout, zero, &g)
+                        : rle_op_where(cond, zero, gout, &g);
         if (status == RLE_OK) status = rle_node_give(n, i, g, gin);
     }
     rle_tensor_release(zero);

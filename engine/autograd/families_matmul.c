@@ -68,7 +68,8 @@ rle_status rle_matmul_backward(const rle_node *n, rle_tensor *gout, rle_tensor *
     if (status == RLE_OK && rle_edge_wants(&n->edge[1])) {
         rle_tensor *a = NULL, *a2 = NULL, *at = NULL, *db = NULL;
         status = rle_node_saved(n, 0, &a);
-        if (status == RLE_OK) status = row ? unit(a, 0, &a2) : (a2 = rle_tensor_retain(a), RLE_OK);
+        if (status == RLE_OK)
+            status = row ? unit(a, 0, &a2) : (a2 = rle_tensor_retain(a), RLE_OK);
         if (status == RLE_OK) status = flipped(a2, &at);
         if (status == RLE_OK) status = rle_op_matmul(at, g, &db);
         if (status == RLE_OK && column) { /* [..., K, 1] -> [K] */
@@ -128,7 +129,8 @@ rle_status rle_linear_backward(const rle_node *n, rle_tensor *gout, rle_tensor *
         rle_tensor_release(rows);
         if (status == RLE_OK) status = rle_node_give(n, 1, r, gin);
     }
-    if (status == RLE_OK && n->nin > 2 && rle_edge_wants(&n->edge[2])) { /* db = sum of rows */
+    if (status == RLE_OK && n->nin > 2 &&
+        rle_edge_wants(&n->edge[2])) { /* db = sum of rows */
         r = NULL;
         status = rle_op_reduce(RLE_REDUCE_SUM, g, 1, false, &r);
         if (status == RLE_OK) status = rle_node_give(n, 2, r, gin);

@@ -51,7 +51,8 @@ static rle_status prod_backward(const rle_node *n, rle_tensor *gout, rle_tensor 
         const double *v = x64->a.data, *g = g64->a.data;
         double *w = wide->a.data;
         uint32_t dims = reduced_dims(n);
-        /* Flat offsets of the elements that one output multiplies, relative to its first. */
+        /* Flat offsets of the elements that one output multiplies, relative to its first.
+         */
         int64_t count = 1;
         for (int i = 0; i < x->a.ndim; i++)
             if (dims >> i & 1) count *= x->a.shape[i];
@@ -104,25 +105,30 @@ rle_status rle_reduce_backward(const rle_node *n, rle_tensor *gout, rle_tensor *
     if (status == RLE_OK && y) status = spread(n, y, &wide);
     if (status == RLE_OK) {
         switch (kind) {
-        case RLE_REDUCE_SUM: r = rle_tensor_retain(g); break;
+        case RLE_REDUCE_SUM:
+            r = rle_tensor_retain(g);
+            break;
         case RLE_REDUCE_MEAN: { /* g / count */
             int64_t count = 1;
             uint32_t dims = reduced_dims(n);
             for (int i = 0; i < n->input[0].ndim; i++)
                 if (dims >> i & 1) count *= n->input[0].shape[i];
             rle_tensor *small = NULL;
-            status = rle_op_binary_scalar(RLE_BINARY_DIV, gout, (double)count, false, &small);
+            status =
+                rle_op_binary_scalar(RLE_BINARY_DIV, gout, (double)count, false, &small);
             if (status == RLE_OK) status = spread(n, small, &r);
             rle_tensor_release(small);
             break;
         }
         case RLE_REDUCE_SUMSQ: /* 2 x g */
             status = rle_op_binary(RLE_BINARY_MUL, g, x, &t);
-            if (status == RLE_OK) status = rle_op_binary_scalar(RLE_BINARY_MUL, t, 2, false, &r);
+            if (status == RLE_OK)
+                status = rle_op_binary_scalar(RLE_BINARY_MUL, t, 2, false, &r);
             break;
         case RLE_REDUCE_LOGSUMEXP: /* g exp(x - y) */
             status = rle_op_binary(RLE_BINARY_SUB, x, wide, &t);
-            if (status == RLE_OK) status = rle_op_unary(RLE_UNARY_EXP, t, 0, 0, (r = NULL, &r));
+            if (status == RLE_OK)
+                status = rle_op_unary(RLE_UNARY_EXP, t, 0, 0, (r = NULL, &r));
             if (status == RLE_OK) {
                 rle_tensor *p = r;
                 r = NULL;
@@ -139,14 +145,16 @@ rle_status rle_reduce_backward(const rle_node *n, rle_tensor *gout, rle_tensor *
             if (status == RLE_OK)
                 status = rle_op_reduce(RLE_REDUCE_SUM, mask, n->args.dims, true, &count);
             if (status == RLE_OK) status = rle_op_binary(RLE_BINARY_MUL, mask, g, &share);
-            if (status == RLE_OK) status = rle_op_binary(RLE_BINARY_DIV, share, count, &r);
+            if (status == RLE_OK)
+                status = rle_op_binary(RLE_BINARY_DIV, share, count, &r);
             rle_tensor_release(hit);
             rle_tensor_release(mask);
             rle_tensor_release(count);
             rle_tensor_release(share);
             break;
         }
-        default: status = rle_fail(RLE_INTERNAL, "no gradient for %s", n->op->name);
+        default:
+            status = rle_fail(RLE_INTERNAL, "no gradient for %s", n->op->name);
         }
     }
     rle_tensor_release(t);

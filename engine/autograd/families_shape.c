@@ -7,8 +7,8 @@
 static rle_status input_zeros(const rle_node *n, rle_tensor *like, rle_tensor **out)
 {
     const rle_input *input = &n->input[0];
-    return rle_tensor_zeros(rle_tensor_device(like), like->a.dtype, input->ndim, input->shape,
-                            out);
+    return rle_tensor_zeros(rle_tensor_device(like), like->a.dtype, input->ndim,
+                            input->shape, out);
 }
 
 /* ---- select and narrow: the gradient lands where the view looked ---- */
@@ -110,8 +110,8 @@ rle_status rle_copy_backward(const rle_node *n, rle_tensor *gout, rle_tensor **g
     return rle_node_give(n, 0, rle_tensor_retain(gout), gin);
 }
 
-rle_status rle_to_forward(int kind, rle_tensor *const *in, int nin, const rle_op_args *args,
-                          rle_tensor **out)
+rle_status rle_to_forward(int kind, rle_tensor *const *in, int nin,
+                          const rle_op_args *args, rle_tensor **out)
 {
     (void)kind, (void)nin;
     return rle_op_to(in[0], args->device, args->dtype, out);
@@ -178,7 +178,8 @@ rle_status rle_index_select_forward(int kind, rle_tensor *const *in, int nin,
     return rle_op_index_select(in[0], args->dim, in[1], out);
 }
 
-rle_status rle_index_select_backward(const rle_node *n, rle_tensor *gout, rle_tensor **gin)
+rle_status rle_index_select_backward(const rle_node *n, rle_tensor *gout,
+                                     rle_tensor **gin)
 {
     rle_tensor *index, *g;
     RLE_TRY(rle_node_saved(n, 1, &index));
@@ -191,8 +192,8 @@ rle_status rle_index_select_backward(const rle_node *n, rle_tensor *gout, rle_te
 
 /* ---- cat and stack: each part gets its slice ---- */
 
-rle_status rle_cat_forward(int kind, rle_tensor *const *in, int nin, const rle_op_args *args,
-                           rle_tensor **out)
+rle_status rle_cat_forward(int kind, rle_tensor *const *in, int nin,
+                           const rle_op_args *args, rle_tensor **out)
 {
     return rle_op_cat(in, nin, args->dim, kind == 1, out);
 }
@@ -255,10 +256,10 @@ rle_status rle_custom_backward(const rle_node *n, rle_tensor *gout, rle_tensor *
         rle_array want = {.dtype = input->dtype, .ndim = input->ndim};
         memcpy(want.shape, input->shape, (size_t)input->ndim * sizeof *input->shape);
         char have[128], need[128];
-        return rle_fail(RLE_INVALID_ARGUMENT,
-                        "backward of %s: gradient %d is %s, the input was %s", n->custom->name,
-                        i + 1, rle_array_describe(&gin[i]->a, have, sizeof have),
-                        rle_array_describe(&want, need, sizeof need));
+        return rle_fail(
+            RLE_INVALID_ARGUMENT, "backward of %s: gradient %d is %s, the input was %s",
+            n->custom->name, i + 1, rle_array_describe(&gin[i]->a, have, sizeof have),
+            rle_array_describe(&want, need, sizeof need));
     }
     return RLE_OK;
 }

@@ -6,7 +6,8 @@
 /* loss = sum of out * w, with w fixed pseudo-random numbers in [0.5, 1.5). */
 static rle_status weigh(rle_tensor *out, rle_tensor **w)
 {
-    RLE_TRY(rle_tensor_new(rle_tensor_device(out), out->a.dtype, out->a.ndim, out->a.shape, w));
+    RLE_TRY(rle_tensor_new(rle_tensor_device(out), out->a.dtype, out->a.ndim,
+                           out->a.shape, w));
     rle_context *c = rle_context_current();
     rle_rng fixed = {.seed = 7, .stream = 1}, *before = c->rng;
     c->rng = &fixed;
@@ -74,8 +75,9 @@ rle_status rle_gradcheck(rle_op_id id, rle_tensor *const *in, int nin, uint32_t 
         if (!(wrt >> i & 1)) continue;
         if (in[i]->a.dtype != RLE_F64 || !rle_tensor_is_contiguous(in[i]) ||
             rle_tensor_device(in[i])->type != RLE_DEVICE_CPU)
-            return rle_fail(RLE_INVALID_ARGUMENT,
-                            "gradcheck: input %d must be a contiguous f64 tensor on the CPU", i + 1);
+            return rle_fail(
+                RLE_INVALID_ARGUMENT,
+                "gradcheck: input %d must be a contiguous f64 tensor on the CPU", i + 1);
         rle_tensor_release(in[i]->grad);
         in[i]->grad = NULL;
         RLE_TRY(rle_set_requires_grad(in[i], true));

@@ -134,11 +134,13 @@ static rle_status node_new(const rle_op *op, int nin, int sizes, rle_node **out)
  * its graph would give the gradient of a value that is gone. */
 static rle_status check_stale_view(const rle_tensor *t)
 {
-    if (!t->grad_fn || !t->is_view || t->grad_version == t->storage->version) return RLE_OK;
-    return rle_fail(RLE_FAILED_PRECONDITION,
-                    "a view made by %s at %s is used after the tensor it shows was changed in "
-                    "place; make the view again, or clone before changing",
-                    t->grad_fn->op->name, rle_site_name(t->grad_fn->site));
+    if (!t->grad_fn || !t->is_view || t->grad_version == t->storage->version)
+        return RLE_OK;
+    return rle_fail(
+        RLE_FAILED_PRECONDITION,
+        "a view made by %s at %s is used after the tensor it shows was changed in "
+        "place; make the view again, or clone before changing",
+        t->grad_fn->op->name, rle_site_name(t->grad_fn->site));
 }
 
 static bool wants_grad(rle_tensor *const *in, int nin)
@@ -161,8 +163,8 @@ static rle_status save(rle_node *n, int slot, rle_tensor *t, bool alias)
     return RLE_OK;
 }
 
-/* What the gradients that are wanted really need: less than the row says when an operand of
- * a product wants none. Holding less is both memory and freedom to change in place. */
+/* What the gradients that are wanted really need: less than the row says when an operand
+ * of a product wants none. Holding less is both memory and freedom to change in place. */
 static unsigned needed_saves(const rle_op *op, rle_tensor *const *in, int nin,
                              const rle_op_args *args)
 {
@@ -172,7 +174,8 @@ static unsigned needed_saves(const rle_op *op, rle_tensor *const *in, int nin,
     if (!product && !quotient) return op->saves;
     if (args && args->scalar) return quotient && args->reversed ? RLE_SAVE_IN0 : 0;
     unsigned saves = 0;
-    if (nin > 1 && in[1]->requires_grad) saves |= RLE_SAVE_IN0 | (quotient ? RLE_SAVE_IN1 : 0);
+    if (nin > 1 && in[1]->requires_grad)
+        saves |= RLE_SAVE_IN0 | (quotient ? RLE_SAVE_IN1 : 0);
     if (in[0]->requires_grad) saves |= RLE_SAVE_IN1;
     return saves;
 }
@@ -222,7 +225,8 @@ static rle_status record(const rle_op *op, rle_tensor *const *in, int nin,
     unsigned saves = needed_saves(op, in, nin, args);
     for (int i = 0; i < nin && i < 3; i++) {
         if (!(saves >> i & 1)) continue;
-        rle_status status = in[i] == self ? save_copy(n, i, in[i]) : save(n, i, in[i], false);
+        rle_status status =
+            in[i] == self ? save_copy(n, i, in[i]) : save(n, i, in[i], false);
         if (status != RLE_OK) {
             rle_node_release(n);
             return status;
@@ -248,14 +252,14 @@ static rle_status attach(rle_node *n, rle_tensor *out)
     return RLE_OK;
 }
 
-rle_status rle_apply(rle_op_id id, rle_tensor *const *in, int nin, const rle_op_args *args,
-                     rle_tensor **out)
+rle_status rle_apply(rle_op_id id, rle_tensor *const *in, int nin,
+                     const rle_op_args *args, rle_tensor **out)
 {
     const rle_op *op = &rle_ops[id];
     const rle_family *family = &rle_families[op->family];
     rle_tensor *t = NULL;
-    bool recording = op->differentiable && rle_context_current()->grad_enabled &&
-                     wants_grad(in, nin);
+    bool recording =
+        op->differentiable && rle_context_current()->grad_enabled && wants_grad(in, nin);
     if (recording)
         for (int i = 0; i < nin; i++)
             if (in[i]) RLE_TRY(check_stale_view(in[i]));
@@ -288,10 +292,11 @@ rle_status rle_apply_inplace(rle_op_id id, rle_tensor *const *in, int nin,
     rle_node *n = NULL;
     if (recording) {
         if (self->requires_grad && !self->grad_fn)
-            return rle_fail(RLE_FAILED_PRECONDITION,
-                            "%s_: a leaf that requires grad cannot be changed in place; do it "
-                            "in rl.no_grad, or on a clone",
-                            op->name);
+            return rle_fail(
+                RLE_FAILED_PRECONDITION,
+                "%s_: a leaf that requires grad cannot be changed in place; do it "
+                "in rl.no_grad, or on a clone",
+                op->name);
         if (self->is_view)
             return rle_fail(RLE_FAILED_PRECONDITION,
                             "%s_: a view cannot be changed in place where gradients are "
@@ -331,13 +336,15 @@ rle_status rle_record_custom(rle_custom *custom, rle_tensor *const *in, int nin,
 rle_status rle_set_requires_grad(rle_tensor *t, bool on)
 {
     if (on && !rle_dtype_is_float(t->a.dtype))
-        return rle_fail(RLE_INVALID_ARGUMENT, "only float tensors can require grad, this one is %s",
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "only float tensors can require grad, this one is %s",
                         rle_dtype_name(t->a.dtype));
     if (!on && t->grad_fn)
-        return rle_fail(RLE_FAILED_PRECONDITION,
-                        "only leaves can stop requiring grad; this tensor was computed by %s; "
-                        "use :detach()",
-                        t->grad_fn->op->name);
+        return rle_fail(
+            RLE_FAILED_PRECONDITION,
+            "only leaves can stop requiring grad; this tensor was computed by %s; "
+            "use :detach()",
+            t->grad_fn->op->name);
     if (on) rle_tensor_release_node = rle_node_release;
     if (t->grad_fn) return RLE_OK;
     t->requires_grad = on;

@@ -103,7 +103,8 @@ static bool site_grow(void)
     return true;
 }
 
-static bool site_is(const site *s, uint32_t hash, const char *source, size_t length, int line)
+static bool site_is(const site *s, uint32_t hash, const char *source, size_t length,
+                    int line)
 {
     return s->hash == hash && s->line == line && s->source_length == length &&
            memcmp(s->name, source, length) == 0;

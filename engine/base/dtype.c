@@ -22,7 +22,8 @@ rle_status rle_dtype_parse(const char *name, rle_dtype *out)
         }
     }
     return rle_fail(RLE_INVALID_ARGUMENT,
-                    "unknown dtype \"%.32s\"; there are f32, f64, i32, i64, u8 and bool", name);
+                    "unknown dtype \"%.32s\"; there are f32, f64, i32, i64, u8 and bool",
+                    name);
 }
 
 char *rle_array_describe(const rle_array *a, char *out, size_t size)

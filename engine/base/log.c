@@ -27,7 +27,8 @@ void rle_log(rle_log_level level, const char *fmt, ...)
     if ((int)level < threshold) return;
     char line[2304];
     int used = 0;
-    if (!sink_fn) used = snprintf(line, sizeof line, "rlengine%s%s: ", name[0] ? " " : "", name);
+    if (!sink_fn)
+        used = snprintf(line, sizeof line, "rlengine%s%s: ", name[0] ? " " : "", name);
     va_list args;
     va_start(args, fmt);
     vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, args);

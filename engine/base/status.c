@@ -8,9 +8,9 @@
 
 enum { MESSAGE_SIZE = 2048 };
 
-/* The text lies outside thread-local storage, which is scarce in a module that is opened at
- * run time. A thread's buffer is made at its first failure and freed when it ends; when
- * there is no memory for one, threads share `spare`. */
+/* The text lies outside thread-local storage, which is scarce in a module that is opened
+ * at run time. A thread's buffer is made at its first failure and freed when it ends;
+ * when there is no memory for one, threads share `spare`. */
 static _Thread_local char *slot;
 static char spare[MESSAGE_SIZE];
 static pthread_key_t slot_key;

@@ -1,16 +1,16 @@
 /* allocator.c - a caching allocator that knows who holds what.
  *
  * Sizes are rounded to classes: multiples of 64 bytes up to 1 KiB, then four classes to
- * each power of two, so a block is at most a quarter larger than asked. Each class keeps a
- * stack of free blocks; memory that is reused stays warm.
+ * each power of two, so a block is at most a quarter larger than asked. Each class keeps
+ * a stack of free blocks; memory that is reused stays warm.
  *
  * Invariants
  *   1. reserved = bytes of live blocks (as classes) + cached;
  *   2. allocated = sum over rows of their bytes = bytes of live blocks as asked;
- *   3. a row exists for every (owner, site) that ever held a block; rows are never removed,
- *      so a block's row index stays valid;
- *   4. cached never exceeds CACHE_FLOOR + a quarter of what is live: beyond it a freed block
- *      goes straight back to the system.
+ *   3. a row exists for every (owner, site) that ever held a block; rows are never
+ * removed, so a block's row index stays valid;
+ *   4. cached never exceeds CACHE_FLOOR + a quarter of what is live: beyond it a freed
+ * block goes straight back to the system.
  *
  * One thread owns the devices; nothing here locks. */
 #include "device/device_internal.h"
@@ -22,7 +22,7 @@
 #include "base/mem.h"
 
 enum {
-    CLASS_SMALL = 16,              /* 64, 128, ... 1024 */
+    CLASS_SMALL = 16,                   /* 64, 128, ... 1024 */
     CLASS_COUNT = CLASS_SMALL + 4 * 38, /* up to 2^48 */
 };
 static const size_t CACHE_FLOOR = (size_t)64 << 20;
@@ -105,8 +105,7 @@ static uint32_t row_of(struct rle_allocator *al, uint32_t site, uint8_t owner)
     uint32_t i = row_hash(site, owner) & (al->slot_count - 1);
     for (; al->slot[i]; i = (i + 1) & (al->slot_count - 1)) {
         uint32_t r = al->slot[i] - 1;
-        if (al->row[r].site == site && al->row[r].owner == owner)
-            return al->last_row = r;
+        if (al->row[r].site == site && al->row[r].owner == owner) return al->last_row = r;
     }
     if (al->row_count == al->row_capacity) {
         if (!rows_grow(al)) return 0;
@@ -153,7 +152,7 @@ static bool cache_push(struct rle_allocator *al, int class, void *p)
 
 static size_t class_size(int class)
 {
-    if (class < CLASS_SMALL) return ((size_t)class + 1) * 64;
+    if (class < CLASS_SMALL) return ((size_t) class + 1) * 64;
     int top = 10 + (class - CLASS_SMALL) / 4;
     size_t quarters = (size_t)((class - CLASS_SMALL) % 4) + 1;
     return ((size_t)1 << top) + quarters * ((size_t)1 << (top - 2));
@@ -234,20 +233,21 @@ static rle_status refuse(rle_device *dev, size_t size)
     rle_device_note_oom(dev);
     const memory_row *top = largest_row(al);
     if (!top->bytes)
-        return rle_fail(RLE_RESOURCE_EXHAUSTED, "out of device memory: wanted %s, %s", wanted,
-                        room);
-    return rle_fail(RLE_RESOURCE_EXHAUSTED,
-                    "out of device memory: wanted %s, %s; most held by %s (%zu tensor%s, %s)",
-                    wanted, room, rle_site_name(top->site), top->blocks,
-                    top->blocks == 1 ? "" : "s",
-                    rle_bytes_format((double)top->bytes, held, sizeof held));
+        return rle_fail(RLE_RESOURCE_EXHAUSTED, "out of device memory: wanted %s, %s",
+                        wanted, room);
+    return rle_fail(
+        RLE_RESOURCE_EXHAUSTED,
+        "out of device memory: wanted %s, %s; most held by %s (%zu tensor%s, %s)", wanted,
+        room, rle_site_name(top->site), top->blocks, top->blocks == 1 ? "" : "s",
+        rle_bytes_format((double)top->bytes, held, sizeof held));
 }
 
 rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out)
 {
     struct rle_allocator *al = dev->allocator;
     if (size > (size_t)1 << 47)
-        return rle_fail(RLE_RESOURCE_EXHAUSTED, "out of device memory: wanted %zu bytes", size);
+        return rle_fail(RLE_RESOURCE_EXHAUSTED, "out of device memory: wanted %zu bytes",
+                        size);
     size_t rounded;
     int class = class_of(size, &rounded);
     void *p = take(dev, class, rounded);
@@ -268,7 +268,8 @@ rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out)
     al->stats.allocations++;
     al->stats.blocks++;
     rle_device_debt += rounded;
-    *out = (rle_block){.data = p, .size = size, .reserved = rounded, .row = r, .owner = c->owner};
+    *out = (rle_block){
+        .data = p, .size = size, .reserved = rounded, .row = r, .owner = c->owner};
     return RLE_OK;
 }
 
@@ -282,7 +283,8 @@ void rle_device_free(rle_device *dev, rle_block *block)
     al->stats.frees++;
     size_t rounded, live = al->stats.reserved - al->cached - block->reserved;
     int class = class_of(block->size, &rounded);
-    if (al->cached + rounded <= CACHE_FLOOR + live / 4 && cache_push(al, class, block->data)) {
+    if (al->cached + rounded <= CACHE_FLOOR + live / 4 &&
+        cache_push(al, class, block->data)) {
         al->cached += rounded;
     } else {
         dev->raw_free(dev, block->data, rounded);

@@ -82,14 +82,16 @@ rle_status rle_device_get(const char *name, int rank, rle_device **out)
         return RLE_OK;
     }
     if (strncmp(name, "cuda", 4) == 0 || strcmp(name, "emu") == 0)
-        return rle_fail(RLE_UNAVAILABLE,
-                        "no device \"%.32s\": this build computes on the CPU only; use \"cpu\" "
-                        "or \"auto\"",
-                        name);
-    return rle_fail(RLE_INVALID_ARGUMENT,
-                    "unknown device \"%.32s\"; there are \"cpu\", \"cuda\", \"cuda:<n>\", "
-                    "\"emu\" and \"auto\"",
-                    name);
+        return rle_fail(
+            RLE_UNAVAILABLE,
+            "no device \"%.32s\": this build computes on the CPU only; use \"cpu\" "
+            "or \"auto\"",
+            name);
+    return rle_fail(
+        RLE_INVALID_ARGUMENT,
+        "unknown device \"%.32s\"; there are \"cpu\", \"cuda\", \"cuda:<n>\", "
+        "\"emu\" and \"auto\"",
+        name);
 }
 
 int rle_device_count(void)

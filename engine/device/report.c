@@ -21,9 +21,9 @@ rle_status rle_bytes_parse(const char *text, size_t *out)
     static const struct {
         const char *name;
         double factor;
-    } units[] = {{"", 1},         {"B", 1},          {"KiB", 1024},      {"MiB", 1048576},
-                 {"GiB", 0x1p30}, {"TiB", 0x1p40},   {"KB", 1e3},        {"MB", 1e6},
-                 {"GB", 1e9},     {"TB", 1e12},      {"K", 1024},        {"M", 1048576},
+    } units[] = {{"", 1},         {"B", 1},        {"KiB", 1024}, {"MiB", 1048576},
+                 {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"KB", 1e3},   {"MB", 1e6},
+                 {"GB", 1e9},     {"TB", 1e12},    {"K", 1024},   {"M", 1048576},
                  {"G", 0x1p30},   {"T", 0x1p40}};
     for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
         if (strcasecmp(end, units[i].name) != 0 || end == text) continue;
@@ -32,10 +32,11 @@ rle_status rle_bytes_parse(const char *text, size_t *out)
         *out = (size_t)bytes;
         return RLE_OK;
     }
-    return rle_fail(RLE_INVALID_ARGUMENT,
-                    "\"%.64s\" is no size; write a number of bytes or one with KiB, MiB, GiB, "
-                    "KB, MB or GB",
-                    text);
+    return rle_fail(
+        RLE_INVALID_ARGUMENT,
+        "\"%.64s\" is no size; write a number of bytes or one with KiB, MiB, GiB, "
+        "KB, MB or GB",
+        text);
 }
 
 char *rle_bytes_format(double bytes, char *out, size_t size)
@@ -71,16 +72,17 @@ rle_status rle_device_report_text(rle_device *dev, char **out)
     size_t sum = 0;
     for (size_t i = 0; i < shown && used < REPORT_SIZE - 160; i++) {
         sum += rows[i].bytes;
-        used += snprintf(text + used, (size_t)(REPORT_SIZE - used), "  %-10s %12zu %8zu  %.80s\n",
-                         rle_owner_name(rows[i].owner), rows[i].bytes, rows[i].blocks,
-                         rle_site_name(rows[i].site));
+        used += snprintf(text + used, (size_t)(REPORT_SIZE - used),
+                         "  %-10s %12zu %8zu  %.80s\n", rle_owner_name(rows[i].owner),
+                         rows[i].bytes, rows[i].blocks, rle_site_name(rows[i].site));
     }
     if (sum < s.allocated)
         used += snprintf(text + used, (size_t)(REPORT_SIZE - used),
                          "  %-10s %12zu           (%zu more lines)\n", "others",
                          s.allocated - sum, n - shown);
-    snprintf(text + used, (size_t)(REPORT_SIZE - used), "  %-10s %12zu           %s\n", "cache",
-             s.reserved - s.allocated, "free or rounded up, reused by the next tensors");
+    snprintf(text + used, (size_t)(REPORT_SIZE - used), "  %-10s %12zu           %s\n",
+             "cache", s.reserved - s.allocated,
+             "free or rounded up, reused by the next tensors");
     *out = text;
     return RLE_OK;
 }

@@ -103,7 +103,7 @@ static void list_ids(char *out, size_t size)
     for (int64_t i = 0; (ops = rle_env_at(i)); i++) {
         size_t n = strlen(ops->id);
         if (used + n + 8 > size) {
-            strcpy(out + used, ", ...");
+            memcpy(out + used, ", ...", sizeof ", ...");
             return;
         }
         if (i) memcpy(out + used, ", ", 2), used += 2;

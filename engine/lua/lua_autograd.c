@@ -24,9 +24,10 @@ static int autograd_backward(lua_State *L)
     if (rle_lua_options(L, options, known)) {
         retain = rle_lua_opt_boolean(L, options, "retain_graph", false);
         if (rle_lua_opt_boolean(L, options, "create_graph", false))
-            return rle_lua_fail(L, RLE_UNIMPLEMENTED,
-                                "second derivatives are not offered: backward records no graph "
-                                "of its own");
+            return rle_lua_fail(
+                L, RLE_UNIMPLEMENTED,
+                "second derivatives are not offered: backward records no graph "
+                "of its own");
         lua_getfield(L, options, "gradient");
         if (!lua_isnil(L, -1)) gradient = rle_lua_check_tensor(L, lua_gettop(L));
     }
@@ -39,7 +40,8 @@ static int autograd_requires_grad(lua_State *L)
 {
     rle_lua_enter(L);
     rle_tensor *t = rle_lua_check_tensor(L, 1);
-    rle_lua_check(L, rle_set_requires_grad(t, lua_isnoneornil(L, 2) || lua_toboolean(L, 2)));
+    rle_lua_check(L,
+                  rle_set_requires_grad(t, lua_isnoneornil(L, 2) || lua_toboolean(L, 2)));
     lua_settop(L, 1);
     return 1;
 }
@@ -66,7 +68,8 @@ static int autograd_owner(lua_State *L)
     if (!lua_isnoneornil(L, 1)) {
         const char *name = luaL_checkstring(L, 1);
         int o = 0;
-        while (o < RLE_OWNER_COUNT && strcmp(rle_owner_name((rle_owner)o), name) != 0) o++;
+        while (o < RLE_OWNER_COUNT && strcmp(rle_owner_name((rle_owner)o), name) != 0)
+            o++;
         if (o == RLE_OWNER_COUNT)
             return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "unknown owner \"%s\"", name);
         c->owner = (uint8_t)o;
@@ -77,8 +80,8 @@ static int autograd_owner(lua_State *L)
 
 /* ---- row keys of a forward pass ---- */
 
-/* The keys in force are a tensor that somebody on the Lua stack holds: set_row_keys returns
- * the former ones to be put back when that somebody leaves. */
+/* The keys in force are a tensor that somebody on the Lua stack holds: set_row_keys
+ * returns the former ones to be put back when that somebody leaves. */
 static const char row_keys_key;
 
 /* set_row_keys(keys | nil [, draws]) -> former keys | nil, former number of draws */
@@ -129,7 +132,8 @@ static rle_status custom_backward(rle_custom *self, rle_tensor *gout, int nin,
     lua_State *L = rle_context_current()->lua;
     int top = lua_gettop(L);
     if (!lua_checkstack(L, nin + 8))
-        return rle_fail(RLE_RESOURCE_EXHAUSTED, "no Lua stack left for backward of %s", c->name);
+        return rle_fail(RLE_RESOURCE_EXHAUSTED, "no Lua stack left for backward of %s",
+                        c->name);
     lua_rawgeti(L, LUA_REGISTRYINDEX, c->ref);
     lua_rawgeti(L, -1, 1);
     lua_rawgeti(L, -2, 2);
@@ -151,7 +155,8 @@ static rle_status custom_backward(rle_custom *self, rle_tensor *gout, int nin,
             lua_getfield(L, -2, "message");
         }
         text = lua_tostring(L, -1);
-        status = rle_fail(code, "backward of %s: %s", c->name, text ? text : "(no message)");
+        status =
+            rle_fail(code, "backward of %s: %s", c->name, text ? text : "(no message)");
     }
     for (int i = 0; i < nin && status == RLE_OK; i++) {
         int at = lua_gettop(L) - nin + 1 + i;
@@ -160,8 +165,8 @@ static rle_status custom_backward(rle_custom *self, rle_tensor *gout, int nin,
             gin[i] = rle_tensor_retain(g);
         else if (!lua_isnil(L, at))
             status = rle_fail(RLE_INVALID_ARGUMENT,
-                              "backward of %s: result %d must be a tensor or nil, got %s", c->name,
-                              i + 1, luaL_typename(L, at));
+                              "backward of %s: result %d must be a tensor or nil, got %s",
+                              c->name, i + 1, luaL_typename(L, at));
     }
     lua_settop(L, top);
     return status;
@@ -177,19 +182,22 @@ static int autograd_record_custom(lua_State *L)
     rle_tensor *in[16];
     int n = (int)lua_rawlen(L, 2);
     if (n > 16)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "an operation has at most 16 tensor inputs");
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "an operation has at most 16 tensor inputs");
     for (int i = 0; i < n; i++) {
         lua_rawgeti(L, 2, i + 1);
         in[i] = rle_lua_check_tensor(L, lua_gettop(L));
         if (in[i] == out)
-            return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                                "forward returned its input; return a new tensor, for example "
-                                "x:clone()");
+            return rle_lua_fail(
+                L, RLE_INVALID_ARGUMENT,
+                "forward returned its input; return a new tensor, for example "
+                "x:clone()");
         lua_pop(L, 1);
     }
     if (out->grad_fn || out->is_view)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                            "forward returned a view or a recorded tensor; return a clone");
+        return rle_lua_fail(
+            L, RLE_INVALID_ARGUMENT,
+            "forward returned a view or a recorded tensor; return a clone");
     lua_createtable(L, 2, 0);
     lua_pushvalue(L, 4);
     lua_rawseti(L, -2, 1);
@@ -202,7 +210,8 @@ static int autograd_record_custom(lua_State *L)
         rle_lua_check(L, rle_oom(sizeof *c, "custom operation"));
     }
     strncpy(c->name, luaL_checkstring(L, 3), sizeof c->name - 1);
-    c->base = (rle_custom){.name = c->name, .backward = custom_backward, .free = custom_free};
+    c->base =
+        (rle_custom){.name = c->name, .backward = custom_backward, .free = custom_free};
     c->ref = ref;
     rle_rawgetp(L, LUA_REGISTRYINDEX, &autograd_record_custom);
     c->L = lua_tothread(L, -1);

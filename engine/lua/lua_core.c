@@ -17,7 +17,8 @@ static int context_gc(lua_State *L)
     return 0;
 }
 
-/* The script line that runs now: the innermost Lua function that is not the engine's own. */
+/* The script line that runs now: the innermost Lua function that is not the engine's own.
+ */
 static uint32_t resolve_site(rle_context *c)
 {
     lua_Debug ar;

@@ -25,7 +25,8 @@ static int64_t check_size(lua_State *L, int arg, int position)
 {
     double v = lua_type(L, arg) == LUA_TNUMBER ? lua_tonumber(L, arg) : NAN;
     if (!(v == floor(v)) || v > 0x1p53 || v < -1)
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "size %d must be a whole number, not %s", position,
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "size %d must be a whole number, not %s",
+                     position,
                      lua_type(L, arg) == LUA_TNUMBER ? lua_tostring(L, arg)
                                                      : luaL_typename(L, arg));
     return (int64_t)v;
@@ -37,8 +38,9 @@ int rle_lua_check_shape(lua_State *L, int first, int *ndim, int64_t *shape)
     if (lua_istable(L, first) && (lua_rawlen(L, first) > 0 || top > first)) {
         int count = (int)lua_rawlen(L, first);
         if (count > RLE_MAX_DIMS)
-            rle_lua_fail(L, RLE_INVALID_ARGUMENT, "a tensor has at most %d dimensions, got %d",
-                         RLE_MAX_DIMS, count);
+            rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                         "a tensor has at most %d dimensions, got %d", RLE_MAX_DIMS,
+                         count);
         for (; n < count; n++) {
             lua_rawgeti(L, first, n + 1);
             shape[n] = check_size(L, lua_gettop(L), n + 1);
@@ -48,8 +50,8 @@ int rle_lua_check_shape(lua_State *L, int first, int *ndim, int64_t *shape)
     } else {
         for (; arg <= top && !lua_istable(L, arg) && !lua_isnil(L, arg); arg++, n++) {
             if (n == RLE_MAX_DIMS)
-                rle_lua_fail(L, RLE_INVALID_ARGUMENT, "a tensor has at most %d dimensions",
-                             RLE_MAX_DIMS);
+                rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                             "a tensor has at most %d dimensions", RLE_MAX_DIMS);
             shape[n] = check_size(L, arg, n + 1);
         }
     }
@@ -71,7 +73,8 @@ static int table_shape(lua_State *L, int idx, int64_t *shape)
     lua_pushvalue(L, idx);
     while (lua_istable(L, -1)) {
         if (ndim == RLE_MAX_DIMS)
-            rle_lua_fail(L, RLE_INVALID_ARGUMENT, "tables nested deeper than %d", RLE_MAX_DIMS);
+            rle_lua_fail(L, RLE_INVALID_ARGUMENT, "tables nested deeper than %d",
+                         RLE_MAX_DIMS);
         shape[ndim++] = (int64_t)lua_rawlen(L, -1);
         if (shape[ndim - 1] == 0) break;
         lua_rawgeti(L, -1, 1);
@@ -104,18 +107,20 @@ static void read_table(lua_State *L, fill *f, int ndim, const int64_t *shape, in
         } else if (type == LUA_TNUMBER) {
             v = lua_tonumber(L, -1);
         } else {
-            rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                         "tensor: element %d is %s; expected numbers or booleans, all at the "
-                         "same depth",
-                         (int)f->at + 1, luaL_typename(L, -1));
+            rle_lua_fail(
+                L, RLE_INVALID_ARGUMENT,
+                "tensor: element %d is %s; expected numbers or booleans, all at the "
+                "same depth",
+                (int)f->at + 1, luaL_typename(L, -1));
         }
         f->number[f->at++] = v;
         return;
     }
     if (!lua_istable(L, -1) || (int64_t)lua_rawlen(L, -1) != shape[dim])
         rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                     "tensor: the tables of dimension %d differ in length (%d and %d)", dim + 1,
-                     (int)shape[dim], lua_istable(L, -1) ? (int)lua_rawlen(L, -1) : 0);
+                     "tensor: the tables of dimension %d differ in length (%d and %d)",
+                     dim + 1, (int)shape[dim],
+                     lua_istable(L, -1) ? (int)lua_rawlen(L, -1) : 0);
     for (int64_t i = 1; i <= shape[dim]; i++) {
         lua_rawgeti(L, -1, (int)i);
         read_table(L, f, ndim, shape, dim + 1);
@@ -178,16 +183,18 @@ static int create_from_bytes(lua_State *L)
     rle_array want = {.dtype = dtype, .ndim = ndim};
     memcpy(want.shape, shape, sizeof shape);
     if ((size_t)rle_array_numel(&want) * rle_dtype_size(dtype) != length)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "from_bytes: %d bytes do not fill the shape",
-                            (int)length);
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "from_bytes: %d bytes do not fill the shape", (int)length);
     rle_tensor **slot = rle_lua_new_tensor(L);
-    rle_lua_check(L, rle_tensor_from_host(rle_device_cpu(), dtype, ndim, shape, data, slot));
+    rle_lua_check(L,
+                  rle_tensor_from_host(rle_device_cpu(), dtype, ndim, shape, data, slot));
     return 1;
 }
 
 /* ---- constant tensors ---- */
 
-static int create_filled(lua_State *L, int first, bool fill_it, double value, rle_dtype dtype)
+static int create_filled(lua_State *L, int first, bool fill_it, double value,
+                         rle_dtype dtype)
 {
     int ndim;
     int64_t shape[RLE_MAX_DIMS];
@@ -237,21 +244,24 @@ static int create_arange(lua_State *L)
     rle_lua_enter(L);
     int numbers = 0;
     while (lua_type(L, numbers + 1) == LUA_TNUMBER && numbers < 3) numbers++;
-    if (!numbers) return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "arange: expected a number");
+    if (!numbers)
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "arange: expected a number");
     double start = numbers > 1 ? lua_tonumber(L, 1) : 0;
     double stop = lua_tonumber(L, numbers > 1 ? 2 : 1);
     double step = numbers > 2 ? lua_tonumber(L, 3) : 1;
     if (step == 0 || !isfinite(start) || !isfinite(stop) || !isfinite(step) ||
         (stop - start) / step < 0)
         return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                            "arange: cannot go from %g to %g in steps of %g", start, stop, step);
+                            "arange: cannot go from %g to %g in steps of %g", start, stop,
+                            step);
     bool whole = start == floor(start) && stop == floor(stop) && step == floor(step);
     rle_lua_create c;
     rle_lua_check_create(L, lua_isnoneornil(L, numbers + 1) ? 0 : numbers + 1,
                          whole ? RLE_I64 : RLE_F32, NULL, &c);
     double count = ceil((stop - start) / step);
     if (count > 0x1p40)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "arange: %.0f elements are too many", count);
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "arange: %.0f elements are too many",
+                            count);
     int64_t n = (int64_t)count;
     double *v = lua_newuserdata(L, (size_t)(n ? n : 1) * sizeof *v);
     for (int64_t i = 0; i < n; i++) v[i] = start + (double)i * step;
@@ -314,8 +324,8 @@ static int random_seed(lua_State *L)
     return 0;
 }
 
-static int create_random(lua_State *L, int first, rle_random_kind kind, double p0, double p1,
-                         rle_dtype dtype)
+static int create_random(lua_State *L, int first, rle_random_kind kind, double p0,
+                         double p1, rle_dtype dtype)
 {
     int ndim;
     int64_t shape[RLE_MAX_DIMS];
@@ -398,7 +408,8 @@ static int create_row_keys(lua_State *L)
 {
     rle_lua_enter(L);
     int64_t rows = rle_lua_check_integer(L, 1);
-    rle_device *dev = lua_isnoneornil(L, 2) ? rle_device_cpu() : rle_lua_check_device(L, 2);
+    rle_device *dev =
+        lua_isnoneornil(L, 2) ? rle_device_cpu() : rle_lua_check_device(L, 2);
     rle_tensor **slot = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_op_row_keys(dev, rows, slot));
     return 1;
@@ -408,9 +419,10 @@ static int random_into(lua_State *L, rle_random_kind kind, double p0, double p1)
 {
     rle_tensor *t = rle_lua_check_tensor(L, 1);
     if (t->requires_grad && rle_context_current()->grad_enabled)
-        return rle_lua_fail(L, RLE_FAILED_PRECONDITION,
-                            "a tensor that requires grad cannot be filled in place; do it in "
-                            "rl.no_grad");
+        return rle_lua_fail(
+            L, RLE_FAILED_PRECONDITION,
+            "a tensor that requires grad cannot be filled in place; do it in "
+            "rl.no_grad");
     rle_lua_check(L, rle_op_random(kind, t, p0, p1));
     lua_settop(L, 1);
     return 1;
@@ -420,21 +432,24 @@ static int random_into(lua_State *L, rle_random_kind kind, double p0, double p1)
 static int random_uniform(lua_State *L)
 {
     rle_lua_enter(L);
-    return random_into(L, RLE_RANDOM_UNIFORM, luaL_optnumber(L, 2, 0), luaL_optnumber(L, 3, 1));
+    return random_into(L, RLE_RANDOM_UNIFORM, luaL_optnumber(L, 2, 0),
+                       luaL_optnumber(L, 3, 1));
 }
 
 /* t:normal_([mean, sd]) */
 static int random_normal(lua_State *L)
 {
     rle_lua_enter(L);
-    return random_into(L, RLE_RANDOM_NORMAL, luaL_optnumber(L, 2, 0), luaL_optnumber(L, 3, 1));
+    return random_into(L, RLE_RANDOM_NORMAL, luaL_optnumber(L, 2, 0),
+                       luaL_optnumber(L, 3, 1));
 }
 
 /* t:random_(low, high): integers low <= n < high */
 static int random_integer(lua_State *L)
 {
     rle_lua_enter(L);
-    return random_into(L, RLE_RANDOM_INTEGER, luaL_checknumber(L, 2), luaL_checknumber(L, 3));
+    return random_into(L, RLE_RANDOM_INTEGER, luaL_checknumber(L, 2),
+                       luaL_checknumber(L, 3));
 }
 
 const luaL_Reg rle_lua_create_functions[] = {

@@ -52,7 +52,9 @@ void *rle_lua_env_userdata(lua_State *L, int idx, const void *key);
 
 /* ---- openers: add their functions to the table on top ---- */
 
+/* Box and Discrete; lua_env_space.c. */
 void rle_lua_open_env_space(lua_State *L);
+/* Vectors of environments; lua_env_vector.c. */
 void rle_lua_open_env_vector(lua_State *L);
 
 #endif

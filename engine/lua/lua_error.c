@@ -5,8 +5,9 @@
  *   message    one line
  *   where      "train.lua:88", the script line
  *   traceback  of the coroutine that failed
- * and, for remote calls, worker, method, outcome ("not executed", "unknown"), via (list of
- * workers it passed through); for out-of-memory, report. tostring gives "CODE: message". */
+ * and, for remote calls, worker, method, outcome ("not executed", "unknown"), via (list
+ * of workers it passed through); for out-of-memory, report. tostring gives "CODE:
+ * message". */
 #include "lua/lua_internal.h"
 
 #include <math.h>
@@ -42,15 +43,16 @@ static int error_concat(lua_State *L)
     return 1;
 }
 
-/* Lines of rlengine's own Lua files are not what a user wants to read: skip to the script.
- * Embedded files are named "=rlengine/..."; installed ones lie under `own_prefix`, which
- * lua/rlengine/init.lua sets from its own place. */
+/* Lines of rlengine's own Lua files are not what a user wants to read: skip to the
+ * script. Embedded files are named "=rlengine/..."; installed ones lie under
+ * `own_prefix`, which lua/rlengine/init.lua sets from its own place. */
 static char own_prefix[512];
 
 bool rle_lua_is_own_source(const char *source)
 {
     if (source[0] == '=') return strncmp(source, "=rlengine/", 10) == 0;
-    return source[0] == '@' && own_prefix[0] && strncmp(source, own_prefix, strlen(own_prefix)) == 0;
+    return source[0] == '@' && own_prefix[0] &&
+           strncmp(source, own_prefix, strlen(own_prefix)) == 0;
 }
 
 /* error.own_sources(prefix): chunk names that begin with `prefix` are the engine's. */
@@ -164,9 +166,10 @@ static int error_new(lua_State *L)
     const char *name = lua_isnil(L, -1) ? "UNKNOWN" : lua_tostring(L, -1);
     int code = name ? rle_status_from_name(name) : -1;
     if (code <= 0)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                            "error.new: code must be the name of a gRPC status, not \"%s\"",
-                            name ? name : luaL_typename(L, -1));
+        return rle_lua_fail(
+            L, RLE_INVALID_ARGUMENT,
+            "error.new: code must be the name of a gRPC status, not \"%s\"",
+            name ? name : luaL_typename(L, -1));
     lua_getfield(L, 1, "message");
     const char *message = lua_tostring(L, -1);
     rle_lua_push_error(L, (rle_status)code, message ? message : "", 1);
@@ -228,8 +231,9 @@ bool rle_lua_options(lua_State *L, int idx, const char *const *known)
 {
     if (lua_isnoneornil(L, idx)) return false;
     if (!lua_istable(L, idx))
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "argument %d: expected a table of options, got %s",
-                     idx, luaL_typename(L, idx));
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                     "argument %d: expected a table of options, got %s", idx,
+                     luaL_typename(L, idx));
     lua_pushnil(L);
     while (lua_next(L, idx)) {
         lua_pop(L, 1);
@@ -278,7 +282,8 @@ int64_t rle_lua_opt_integer(lua_State *L, int idx, const char *key, int64_t fall
 {
     if (!opt_field(L, idx, key)) return fallback;
     double v = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : NAN;
-    if (!(v == floor(v)) || fabs(v) > 9007199254740992.0) wrong_option(L, key, "an integer");
+    if (!(v == floor(v)) || fabs(v) > 9007199254740992.0)
+        wrong_option(L, key, "an integer");
     lua_pop(L, 1);
     return (int64_t)v;
 }
@@ -292,7 +297,8 @@ bool rle_lua_opt_boolean(lua_State *L, int idx, const char *key, bool fallback)
     return v;
 }
 
-const char *rle_lua_opt_string(lua_State *L, int idx, const char *key, const char *fallback)
+const char *rle_lua_opt_string(lua_State *L, int idx, const char *key,
+                               const char *fallback)
 {
     if (!opt_field(L, idx, key)) return fallback;
     if (lua_type(L, -1) != LUA_TSTRING) wrong_option(L, key, "a string");
@@ -309,10 +315,10 @@ int64_t rle_lua_check_integer(lua_State *L, int arg)
     double v = lua_type(L, arg) == LUA_TNUMBER ? lua_tonumber(L, arg) : NAN;
     if (!(v == floor(v)) || fabs(v) > 9007199254740992.0) {
         if (lua_type(L, arg) == LUA_TNUMBER)
-            rle_lua_fail(L, RLE_INVALID_ARGUMENT, "argument %d: expected an integer, got %.17g",
-                         arg, v);
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "argument %d: expected an integer, got %s", arg,
-                     lua_isnone(L, arg) ? "nothing" : luaL_typename(L, arg));
+            rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                         "argument %d: expected an integer, got %.17g", arg, v);
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "argument %d: expected an integer, got %s",
+                     arg, lua_isnone(L, arg) ? "nothing" : luaL_typename(L, arg));
     }
     return (int64_t)v;
 }
@@ -335,11 +341,8 @@ static int error_nearest(lua_State *L)
 }
 
 static const luaL_Reg error_functions[] = {
-    {"new", error_new},
-    {"is", error_is},
-    {"own_sources", error_own_sources},
-    {"nearest", error_nearest},
-    {NULL, NULL},
+    {"new", error_new},         {"is", error_is}, {"own_sources", error_own_sources},
+    {"nearest", error_nearest}, {NULL, NULL},
 };
 
 void rle_lua_open_error(lua_State *L)

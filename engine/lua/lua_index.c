@@ -1,5 +1,5 @@
-/* lua_index.c - picking elements: by integer tensors (counting from 0, they are data) and by
- * positions in brackets (counting from 1, they are Lua's). */
+/* lua_index.c - picking elements: by integer tensors (counting from 0, they are data) and
+ * by positions in brackets (counting from 1, they are Lua's). */
 #include "lua/lua_tensor.h"
 
 #include <math.h>
@@ -8,11 +8,12 @@
 static rle_tensor *check_index(lua_State *L, int arg)
 {
     if (lua_istable(L, arg))
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                     "argument %d: a table of positions could count from 0 or 1; make it a "
-                     "tensor, rl.tensor({0, 2}, {dtype = \"i64\"}): integers inside tensors count "
-                     "from 0",
-                     arg);
+        rle_lua_fail(
+            L, RLE_INVALID_ARGUMENT,
+            "argument %d: a table of positions could count from 0 or 1; make it a "
+            "tensor, rl.tensor({0, 2}, {dtype = \"i64\"}): integers inside tensors count "
+            "from 0",
+            arg);
     return rle_lua_check_tensor(L, arg);
 }
 
@@ -38,12 +39,14 @@ static int index_select(lua_State *L)
     return rle_lua_apply(L, RLE_OP_INDEX_SELECT, in, 2, &args);
 }
 
-static void refuse_recording(lua_State *L, const char *what, rle_tensor *t, rle_tensor *src)
+static void refuse_recording(lua_State *L, const char *what, rle_tensor *t,
+                             rle_tensor *src)
 {
     bool wants = t->requires_grad || (src && src->requires_grad);
     if (wants && rle_context_current()->grad_enabled)
         rle_lua_fail(L, RLE_FAILED_PRECONDITION,
-                     "%s records no gradient; call it in rl.no_grad, or use gather", what);
+                     "%s records no gradient; call it in rl.no_grad, or use gather",
+                     what);
 }
 
 static int scatter(lua_State *L, bool assign)
@@ -152,7 +155,8 @@ static int index_argmin(lua_State *L)
     return arg_reduce(L, false, false);
 }
 
-/* max(t): the largest; max(t, dim [, keepdim]): values, indices; max(t, other): elementwise */
+/* max(t): the largest; max(t, dim [, keepdim]): values, indices; max(t, other):
+ * elementwise */
 static int extreme(lua_State *L, bool largest)
 {
     rle_lua_enter(L);
@@ -208,7 +212,8 @@ static int index_sort(lua_State *L)
  * t[mask]         not offered: its size depends on the data
  */
 
-/* Apply one entry of a bracket to dimension *dim of the tensor handle on top: replaces it. */
+/* Apply one entry of a bracket to dimension *dim of the tensor handle on top: replaces
+ * it. */
 static void apply_entry(lua_State *L, int entry, int *dim)
 {
     rle_tensor *t = rle_lua_check_tensor(L, lua_gettop(L));
@@ -216,24 +221,26 @@ static void apply_entry(lua_State *L, int entry, int *dim)
     memset(&args, 0, sizeof args);
     args.dim = *dim;
     if (*dim >= t->a.ndim)
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "more positions than the %d dimensions of the tensor",
-                     t->a.ndim);
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                     "more positions than the %d dimensions of the tensor", t->a.ndim);
     int64_t size = t->a.shape[*dim];
     if (lua_type(L, entry) == LUA_TNUMBER) {
         int64_t i = rle_lua_check_integer(L, entry);
         args.i0 = i < 0 ? i + size : i - 1;
         if (args.i0 < 0 || args.i0 >= size)
-            rle_lua_fail(L, RLE_OUT_OF_RANGE, "position %lld is outside 1..%lld%s", (long long)i,
-                         (long long)size, i == 0 ? "; positions count from 1" : "");
+            rle_lua_fail(L, RLE_OUT_OF_RANGE, "position %lld is outside 1..%lld%s",
+                         (long long)i, (long long)size,
+                         i == 0 ? "; positions count from 1" : "");
         rle_lua_apply(L, RLE_OP_SELECT, &t, 1, &args);
         lua_remove(L, -2);
         return;
     }
     if (!lua_istable(L, entry))
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                     "a tensor is indexed by positions (t[2], t[{2, 3}]) or ranges (t[{{1, 2}, "
-                     "{}}]), not by %s",
-                     luaL_typename(L, entry));
+        rle_lua_fail(
+            L, RLE_INVALID_ARGUMENT,
+            "a tensor is indexed by positions (t[2], t[{2, 3}]) or ranges (t[{{1, 2}, "
+            "{}}]), not by %s",
+            luaL_typename(L, entry));
     int n = (int)lua_rawlen(L, entry);
     (*dim)++;
     if (n == 0) return;
@@ -261,9 +268,10 @@ static void push_indexed(lua_State *L)
         rle_lua_fail(L, RLE_INVALID_ARGUMENT, "a tensor cannot be indexed by %s",
                      luaL_typename(L, 2));
     if (rle_lua_to_handle(L, 2))
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                     "a tensor is not indexed by a tensor; use :index_select(dim, index), "
-                     ":gather(dim, index) or rl.where(mask, a, b)");
+        rle_lua_fail(
+            L, RLE_INVALID_ARGUMENT,
+            "a tensor is not indexed by a tensor; use :index_select(dim, index), "
+            ":gather(dim, index) or rl.where(mask, a, b)");
     lua_pushvalue(L, 1);
     if (!lua_istable(L, 2)) {
         apply_entry(L, 2, &dim);
@@ -293,9 +301,10 @@ int rle_lua_tensor_newindex(lua_State *L)
     bool recording = rle_context_current()->grad_enabled &&
                      (t->requires_grad || (source && source->requires_grad));
     if (recording)
-        return rle_lua_fail(L, RLE_FAILED_PRECONDITION,
-                            "assigning to a part of a tensor records no gradient; do it in "
-                            "rl.no_grad, or build the result with rl.cat, rl.stack or rl.where");
+        return rle_lua_fail(
+            L, RLE_FAILED_PRECONDITION,
+            "assigning to a part of a tensor records no gradient; do it in "
+            "rl.no_grad, or build the result with rl.cat, rl.stack or rl.where");
     push_indexed(L);
     rle_tensor *part = rle_lua_check_tensor(L, 4);
     if (source) {
@@ -331,18 +340,11 @@ static int index_zero(lua_State *L)
 }
 
 const luaL_Reg rle_lua_index_functions[] = {
-    {"gather", index_gather},
-    {"index_select", index_select},
-    {"scatter_", index_scatter},
-    {"scatter_add_", index_scatter_add},
-    {"index_add_", index_add},
-    {"one_hot", index_one_hot},
-    {"argmax", index_argmax},
-    {"argmin", index_argmin},
-    {"max", index_max},
-    {"min", index_min},
-    {"sort", index_sort},
-    {"fill_", index_fill},
-    {"zero_", index_zero},
-    {NULL, NULL},
+    {"gather", index_gather},    {"index_select", index_select},
+    {"scatter_", index_scatter}, {"scatter_add_", index_scatter_add},
+    {"index_add_", index_add},   {"one_hot", index_one_hot},
+    {"argmax", index_argmax},    {"argmin", index_argmin},
+    {"max", index_max},          {"min", index_min},
+    {"sort", index_sort},        {"fill_", index_fill},
+    {"zero_", index_zero},       {NULL, NULL},
 };

@@ -1,10 +1,10 @@
 /* lua_memory.c - memory as scripts see it: figures, limits, scopes, and the collector.
  *
- * Lua's collector does not see the bytes behind a userdata. So every allocation is charged
- * as debt, and the debt is paid in collector steps: for each external MB a step of
- * heap * 1.5 / live MB, so that by the time as much has been allocated as is live, one and
- * a half collections have run. When a device refuses an allocation, a full collection runs
- * before the refusal becomes an error. */
+ * Lua's collector does not see the bytes behind a userdata. So every allocation is
+ * charged as debt, and the debt is paid in collector steps: for each external MB a step
+ * of heap * 1.5 / live MB, so that by the time as much has been allocated as is live, one
+ * and a half collections have run. When a device refuses an allocation, a full collection
+ * runs before the refusal becomes an error. */
 #include "lua/lua_tensor.h"
 
 #include <math.h>
@@ -104,9 +104,10 @@ static int memory_limit(lua_State *L)
         } else if (lua_type(L, 2) == LUA_TNUMBER && lua_tonumber(L, 2) >= 0) {
             bytes = (size_t)lua_tonumber(L, 2);
         } else if (!lua_isboolean(L, 2) || lua_toboolean(L, 2)) {
-            return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                                "limit: expected bytes, a size such as \"64MiB\", or false for "
-                                "none");
+            return rle_lua_fail(
+                L, RLE_INVALID_ARGUMENT,
+                "limit: expected bytes, a size such as \"64MiB\", or false for "
+                "none");
         }
         rle_device_set_limit(dev, bytes);
     }
@@ -125,8 +126,8 @@ static void set_number(lua_State *L, const char *key, double v)
     lua_setfield(L, -2, key);
 }
 
-/* stats(dev) -> {allocated, reserved, peak, limit, allocations, frees, from_cache, blocks,
- * tensors, nodes} */
+/* stats(dev) -> {allocated, reserved, peak, limit, allocations, frees, from_cache,
+ * blocks, tensors, nodes} */
 static int memory_stats(lua_State *L)
 {
     rle_lua_enter(L);

@@ -116,7 +116,8 @@ static bool check_keepdim(lua_State *L, int arg)
 {
     static const char *const known[] = {"keepdim", NULL};
     if (lua_isboolean(L, arg)) return lua_toboolean(L, arg);
-    return rle_lua_options(L, arg, known) && rle_lua_opt_boolean(L, arg, "keepdim", false);
+    return rle_lua_options(L, arg, known) &&
+           rle_lua_opt_boolean(L, arg, "keepdim", false);
 }
 
 /* op(t [, dim | dims [, keepdim]]) */
@@ -163,8 +164,8 @@ static int op_linear(lua_State *L)
     return rle_lua_apply(L, RLE_OP_LINEAR, in, in[2] ? 3 : 2, NULL);
 }
 
-/* A tensor operand that may be a number: then a scalar tensor of `like`'s dtype, in a handle
- * that stays on the stack. */
+/* A tensor operand that may be a number: then a scalar tensor of `like`'s dtype, in a
+ * handle that stays on the stack. */
 static rle_tensor *tensor_or_number(lua_State *L, int arg, rle_tensor *like)
 {
     int type = lua_type(L, arg);
@@ -185,7 +186,8 @@ static int op_where(lua_State *L)
     rle_tensor *cond = rle_lua_check_tensor(L, 1);
     rle_tensor *like = rle_lua_to_tensor(L, 2);
     if (!like) like = rle_lua_to_tensor(L, 3);
-    rle_tensor *in[3] = {cond, tensor_or_number(L, 2, like), tensor_or_number(L, 3, like)};
+    rle_tensor *in[3] = {cond, tensor_or_number(L, 2, like),
+                         tensor_or_number(L, 3, like)};
     return rle_lua_apply(L, RLE_OP_WHERE, in, 3, NULL);
 }
 
@@ -197,18 +199,21 @@ static int op_join(lua_State *L)
     const char *what = rle_ops[id].name;
     lua_settop(L, 2);
     if (!lua_istable(L, 1))
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%s: expected a table of tensors, got %s",
-                            what, luaL_typename(L, 1));
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "%s: expected a table of tensors, got %s", what,
+                            luaL_typename(L, 1));
     int n = (int)lua_rawlen(L, 1);
-    if (n == 0) return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%s: the table is empty", what);
+    if (n == 0)
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%s: the table is empty", what);
     lua_settop(L, 2);
     rle_tensor **in = lua_newuserdata(L, (size_t)n * sizeof *in);
     for (int i = 0; i < n; i++) {
         lua_rawgeti(L, 1, i + 1);
         in[i] = rle_lua_to_tensor(L, -1); /* the table holds it */
         if (!in[i])
-            return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%s: entry %d is no tensor but %s", what,
-                                i + 1, luaL_typename(L, -1));
+            return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                                "%s: entry %d is no tensor but %s", what, i + 1,
+                                luaL_typename(L, -1));
         lua_pop(L, 1);
     }
     rle_op_args args;
@@ -249,8 +254,8 @@ static int op_dropout(lua_State *L)
     } else {
         /* Keys that nobody sees get no handle: the node holds them. */
         rle_tensor **slot = rle_lua_new_tensor(L);
-        rle_lua_check(L, rle_op_row_keys(rle_tensor_device(in[0]), rle_row_count(&in[0]->a),
-                                         &in[1]));
+        rle_lua_check(L, rle_op_row_keys(rle_tensor_device(in[0]),
+                                         rle_row_count(&in[0]->a), &in[1]));
         rle_status status = rle_apply(RLE_OP_DROPOUT, in, 2, &args, slot);
         rle_tensor_release(in[1]);
         rle_lua_check(L, status);
@@ -261,7 +266,8 @@ static int op_dropout(lua_State *L)
 
 /* ---- the table ---- */
 
-static void add(lua_State *L, rle_op_id id, const char *name, bool inplace, lua_CFunction fn)
+static void add(lua_State *L, rle_op_id id, const char *name, bool inplace,
+                lua_CFunction fn)
 {
     lua_pushinteger(L, id);
     lua_pushboolean(L, inplace);
@@ -275,22 +281,44 @@ void rle_lua_add_ops(lua_State *L)
         const rle_op *op = &rle_ops[id];
         lua_CFunction fn = NULL;
         switch (op->family) {
-        case RLE_FAMILY_UNARY: fn = id == RLE_OP_CLAMP ? op_clamp : op_unary; break;
-        case RLE_FAMILY_BINARY: fn = op_binary; break;
-        case RLE_FAMILY_REDUCE: fn = op_reduce; break;
+        case RLE_FAMILY_UNARY:
+            fn = id == RLE_OP_CLAMP ? op_clamp : op_unary;
+            break;
+        case RLE_FAMILY_BINARY:
+            fn = op_binary;
+            break;
+        case RLE_FAMILY_REDUCE:
+            fn = op_reduce;
+            break;
         case RLE_FAMILY_SOFTMAX:
-        case RLE_FAMILY_CUMSUM: fn = op_along; break;
-        case RLE_FAMILY_MATMUL: fn = op_two; break;
-        case RLE_FAMILY_LINEAR: fn = op_linear; break;
-        case RLE_FAMILY_WHERE: fn = op_where; break;
-        case RLE_FAMILY_CAT: fn = op_join; break;
-        case RLE_FAMILY_COPY: fn = op_unary; break;
-        case RLE_FAMILY_DROPOUT: fn = op_dropout; break;
-        default: break; /* shapes, indexing: lua_shape.c, lua_index.c */
+        case RLE_FAMILY_CUMSUM:
+            fn = op_along;
+            break;
+        case RLE_FAMILY_MATMUL:
+            fn = op_two;
+            break;
+        case RLE_FAMILY_LINEAR:
+            fn = op_linear;
+            break;
+        case RLE_FAMILY_WHERE:
+            fn = op_where;
+            break;
+        case RLE_FAMILY_CAT:
+            fn = op_join;
+            break;
+        case RLE_FAMILY_COPY:
+            fn = op_unary;
+            break;
+        case RLE_FAMILY_DROPOUT:
+            fn = op_dropout;
+            break;
+        default:
+            break; /* shapes, indexing: lua_shape.c, lua_index.c */
         }
         if (!fn) continue;
         add(L, (rle_op_id)id, op->name, false, fn);
-        bool elementwise = op->family == RLE_FAMILY_UNARY || op->family == RLE_FAMILY_BINARY;
+        bool elementwise =
+            op->family == RLE_FAMILY_UNARY || op->family == RLE_FAMILY_BINARY;
         if (elementwise) {
             char name[40];
             snprintf(name, sizeof name, "%s_", op->name);

@@ -1,4 +1,5 @@
-/* lua_shape.c - views and copies: dimensions and positions count from 1, -1 is the last. */
+/* lua_shape.c - views and copies: dimensions and positions count from 1, -1 is the last.
+ */
 #include "lua/lua_tensor.h"
 
 #include <math.h>
@@ -88,8 +89,9 @@ static int shape_permute(lua_State *L)
     bool table = lua_istable(L, 2);
     int n = table ? (int)lua_rawlen(L, 2) : lua_gettop(L) - 1;
     if (n != t->a.ndim)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "permute: %d dimensions named, the tensor has %d",
-                            n, t->a.ndim);
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "permute: %d dimensions named, the tensor has %d", n,
+                            t->a.ndim);
     for (int i = 0; i < n; i++) {
         if (table)
             lua_rawgeti(L, 2, i + 1);
@@ -110,7 +112,8 @@ static int shaped(lua_State *L, rle_op_id id)
     return rle_lua_apply(L, id, &t, 1, &args);
 }
 
-/* t:view(sizes...), reshape(sizes...), expand(sizes...): numbers or one table; -1 as in PyTorch */
+/* t:view(sizes...), reshape(sizes...), expand(sizes...): numbers or one table; -1 as in
+ * PyTorch */
 static int shape_view(lua_State *L)
 {
     return shaped(L, RLE_OP_VIEW);
@@ -155,7 +158,8 @@ static int shape_squeeze(lua_State *L)
     rle_op_args args = no_args();
     int only = lua_isnoneornil(L, 2) ? -1 : rle_lua_check_dim(L, 2, t->a.ndim);
     for (int i = 0; i < t->a.ndim; i++)
-        if (t->a.shape[i] != 1 || (only >= 0 && i != only)) args.shape[args.ndim++] = t->a.shape[i];
+        if (t->a.shape[i] != 1 || (only >= 0 && i != only))
+            args.shape[args.ndim++] = t->a.shape[i];
     return rle_lua_apply(L, RLE_OP_VIEW, &t, 1, &args);
 }
 
@@ -166,11 +170,13 @@ static int shape_unsqueeze(lua_State *L)
     rle_tensor *t = rle_lua_check_tensor(L, 1);
     rle_op_args args = no_args();
     if (t->a.ndim == RLE_MAX_DIMS)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "unsqueeze: the tensor has %d dimensions already",
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "unsqueeze: the tensor has %d dimensions already",
                             RLE_MAX_DIMS);
     int at = rle_lua_check_dim(L, 2, t->a.ndim + 1);
     args.ndim = t->a.ndim + 1;
-    for (int i = 0, j = 0; i < args.ndim; i++) args.shape[i] = i == at ? 1 : t->a.shape[j++];
+    for (int i = 0, j = 0; i < args.ndim; i++)
+        args.shape[i] = i == at ? 1 : t->a.shape[j++];
     return rle_lua_apply(L, RLE_OP_VIEW, &t, 1, &args);
 }
 
@@ -188,8 +194,8 @@ static int shape_flatten(lua_State *L)
     int first = lua_isnoneornil(L, 2) ? 0 : rle_lua_check_dim(L, 2, t->a.ndim);
     int last = lua_isnoneornil(L, 3) ? t->a.ndim - 1 : rle_lua_check_dim(L, 3, t->a.ndim);
     if (first > last)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "flatten: dimension %d lies behind %d",
-                            first + 1, last + 1);
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "flatten: dimension %d lies behind %d", first + 1, last + 1);
     for (int i = 0; i < t->a.ndim; i++) {
         if (i > first && i <= last)
             args.shape[args.ndim - 1] *= t->a.shape[i];
@@ -211,7 +217,8 @@ static int shape_contiguous(lua_State *L)
     return rle_lua_apply(L, RLE_OP_CLONE, &t, 1, NULL);
 }
 
-/* t:to(dtype | device | tensor | {dtype=, device=} [, dtype]): itself when nothing changes */
+/* t:to(dtype | device | tensor | {dtype=, device=} [, dtype]): itself when nothing
+ * changes */
 static int shape_to(lua_State *L)
 {
     rle_lua_enter(L);

@@ -131,12 +131,14 @@ struct rle_tensor *rle_lua_check_tensor(lua_State *L, int arg)
     rle_lua_handle *h = rle_lua_to_handle(L, arg);
     if (h && h->t) return h->t;
     if (h && h->by_scope)
-        rle_lua_fail(L, RLE_FAILED_PRECONDITION,
-                     "argument %d: this tensor was closed at the end of the rl.scope at %s; "
-                     "return it from the scope or pass it to rl.keep",
-                     arg, rle_site_name(h->closed_at));
+        rle_lua_fail(
+            L, RLE_FAILED_PRECONDITION,
+            "argument %d: this tensor was closed at the end of the rl.scope at %s; "
+            "return it from the scope or pass it to rl.keep",
+            arg, rle_site_name(h->closed_at));
     if (h)
-        rle_lua_fail(L, RLE_FAILED_PRECONDITION, "argument %d: this tensor was freed at %s", arg,
+        rle_lua_fail(L, RLE_FAILED_PRECONDITION,
+                     "argument %d: this tensor was freed at %s", arg,
                      rle_site_name(h->closed_at));
     rle_lua_fail(L, RLE_INVALID_ARGUMENT, "argument %d: expected a tensor, got %s", arg,
                  lua_isnone(L, arg) ? "nothing" : luaL_typename(L, arg));
@@ -154,7 +156,8 @@ static int handle_gc(lua_State *L)
     return 0;
 }
 
-/* t:free(): give the reference back now. The memory goes when the graph lets go as well. */
+/* t:free(): give the reference back now. The memory goes when the graph lets go as well.
+ */
 static int tensor_free(lua_State *L)
 {
     rle_context *c = rle_lua_enter(L);
@@ -174,8 +177,8 @@ int rle_lua_check_dim(lua_State *L, int arg, int ndim)
     if (d == 0)
         rle_lua_fail(L, RLE_INVALID_ARGUMENT,
                      "dimension 0: dimensions count from 1; -1 is the last");
-    rle_lua_fail(L, RLE_INVALID_ARGUMENT, "dimension %d of a tensor of %d dimension%s", (int)d,
-                 ndim, ndim == 1 ? "" : "s");
+    rle_lua_fail(L, RLE_INVALID_ARGUMENT, "dimension %d of a tensor of %d dimension%s",
+                 (int)d, ndim, ndim == 1 ? "" : "s");
     return 0;
 }
 
@@ -235,10 +238,12 @@ static int tensor_newindex(lua_State *L)
         rle_tensor *g = lua_isnil(L, 3) ? NULL : rle_lua_check_tensor(L, 3);
         if (g) {
             bool same = g->a.ndim == t->a.ndim && g->a.dtype == t->a.dtype;
-            for (int i = 0; same && i < t->a.ndim; i++) same = g->a.shape[i] == t->a.shape[i];
+            for (int i = 0; same && i < t->a.ndim; i++)
+                same = g->a.shape[i] == t->a.shape[i];
             char have[128], want[128];
             if (!same)
-                return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "grad: the tensor is %s, got %s",
+                return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                                    "grad: the tensor is %s, got %s",
                                     rle_array_describe(&t->a, want, sizeof want),
                                     rle_array_describe(&g->a, have, sizeof have));
             rle_tensor_retain(g);
@@ -251,7 +256,8 @@ static int tensor_newindex(lua_State *L)
         rle_lua_check(L, rle_set_requires_grad(t, lua_toboolean(L, 3)));
         return 0;
     }
-    return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "a tensor has no field \"%.64s\" to set", key);
+    return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "a tensor has no field \"%.64s\" to set",
+                        key);
 }
 
 static int tensor_size(lua_State *L)
@@ -297,7 +303,8 @@ static int tensor_len(lua_State *L)
 {
     rle_tensor *t = rle_lua_check_tensor(L, 1);
     if (!t->a.ndim)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "a scalar tensor has no length; use :item()");
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "a scalar tensor has no length; use :item()");
     rle_push_count(L, t->a.shape[0]);
     return 1;
 }
@@ -330,9 +337,15 @@ static int tensor_tostring(lua_State *L)
 static void push_element(lua_State *L, rle_dtype dtype, const void *data, int64_t i)
 {
     switch (dtype) {
-    case RLE_F32: lua_pushnumber(L, ((const float *)data)[i]); break;
-    case RLE_F64: lua_pushnumber(L, ((const double *)data)[i]); break;
-    case RLE_I32: lua_pushinteger(L, ((const int32_t *)data)[i]); break;
+    case RLE_F32:
+        lua_pushnumber(L, ((const float *)data)[i]);
+        break;
+    case RLE_F64:
+        lua_pushnumber(L, ((const double *)data)[i]);
+        break;
+    case RLE_I32:
+        lua_pushinteger(L, ((const int32_t *)data)[i]);
+        break;
     case RLE_I64:
 #if LUA_VERSION_NUM >= 503
         lua_pushinteger(L, (lua_Integer)((const int64_t *)data)[i]);
@@ -340,8 +353,12 @@ static void push_element(lua_State *L, rle_dtype dtype, const void *data, int64_
         lua_pushnumber(L, (lua_Number)((const int64_t *)data)[i]);
 #endif
         break;
-    case RLE_BOOL: lua_pushboolean(L, ((const uint8_t *)data)[i]); break;
-    default: lua_pushinteger(L, ((const uint8_t *)data)[i]); break;
+    case RLE_BOOL:
+        lua_pushboolean(L, ((const uint8_t *)data)[i]);
+        break;
+    default:
+        lua_pushinteger(L, ((const uint8_t *)data)[i]);
+        break;
     }
 }
 

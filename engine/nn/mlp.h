@@ -40,7 +40,9 @@ void rle_mlp_pack(rle_mlp *mlp);
 /* y[rows, last layer's out] from x[rows, first layer's in]; both contiguous, apart. */
 void rle_mlp_forward(const rle_mlp *mlp, const float *x, int64_t rows, float *y);
 
+/* Values in a row of the first layer's input, and of the last layer's output. */
 int64_t rle_mlp_in(const rle_mlp *mlp);
+/* See above. */
 int64_t rle_mlp_out(const rle_mlp *mlp);
 
 #endif

@@ -2,7 +2,8 @@
  *
  * Floats share one format: whole numbers as "3.", otherwise four digits, in scientific
  * notation when magnitudes differ by more than a thousand or leave 1e-4 .. 1e8. More than
- * a thousand elements are summarised to three at each end. Complex shapes nest brackets. */
+ * a thousand elements are summarised to three at each end. Complex shapes nest brackets.
+ */
 #include "tensor/ops.h"
 
 #include <inttypes.h>
@@ -56,11 +57,16 @@ typedef struct printer {
 static double element(const rle_array *a, int64_t i)
 {
     switch (a->dtype) {
-    case RLE_F32: return ((const float *)a->data)[i];
-    case RLE_F64: return ((const double *)a->data)[i];
-    case RLE_I32: return ((const int32_t *)a->data)[i];
-    case RLE_I64: return (double)((const int64_t *)a->data)[i];
-    default: return ((const uint8_t *)a->data)[i];
+    case RLE_F32:
+        return ((const float *)a->data)[i];
+    case RLE_F64:
+        return ((const double *)a->data)[i];
+    case RLE_I32:
+        return ((const int32_t *)a->data)[i];
+    case RLE_I64:
+        return (double)((const int64_t *)a->data)[i];
+    default:
+        return ((const uint8_t *)a->data)[i];
     }
 }
 
@@ -93,7 +99,8 @@ static void each_shown(printer *p, int dim, int64_t offset,
         return;
     }
     for (int64_t i = 0; i < p->a->shape[dim]; i++)
-        if (shown(p, dim, i)) each_shown(p, dim + 1, offset + i * p->a->stride[dim], fn, arg);
+        if (shown(p, dim, i))
+            each_shown(p, dim + 1, offset + i * p->a->stride[dim], fn, arg);
 }
 
 typedef struct float_range {
@@ -209,7 +216,8 @@ rle_status rle_tensor_format(rle_tensor *t, char **out)
     a.data = host;
     rle_array_set_contiguous(&a);
     text result = {0};
-    printer p = {.a = &a, .summarize = rle_array_numel(&a) > SUMMARY_ABOVE, .out = &result};
+    printer p = {
+        .a = &a, .summarize = rle_array_numel(&a) > SUMMARY_ABOVE, .out = &result};
     put(&result, "tensor(");
     if (rle_array_numel(&a) == 0) {
         put(&result, "[]");
@@ -224,7 +232,8 @@ rle_status rle_tensor_format(rle_tensor *t, char **out)
     }
     char shape[128];
     put(&result, ", %s, %s%s)", rle_array_describe(&t->a, shape, sizeof shape),
-        rle_tensor_device(t)->name, t->requires_grad && !t->grad_fn ? ", requires_grad" : "");
+        rle_tensor_device(t)->name,
+        t->requires_grad && !t->grad_fn ? ", requires_grad" : "");
     rle_free(host);
     if (result.failed) {
         rle_free(result.s);

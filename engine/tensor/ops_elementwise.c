@@ -5,14 +5,16 @@
 #include <string.h>
 
 static const char *const unary_names[RLE_UNARY_COUNT] = {
-    "neg",  "abs",     "sign",  "exp",  "log",   "log1p", "expm1", "sqrt",   "rsqrt",
-    "square", "reciprocal", "sin", "cos", "tanh", "sigmoid", "softplus", "relu", "floor",
-    "ceil", "round",   "trunc", "clamp", "logical_not", "isnan", "isinf", "isfinite"};
+    "neg",     "abs",         "sign",   "exp",        "log",     "log1p", "expm1",
+    "sqrt",    "rsqrt",       "square", "reciprocal", "sin",     "cos",   "tanh",
+    "sigmoid", "softplus",    "relu",   "floor",      "ceil",    "round", "trunc",
+    "clamp",   "logical_not", "isnan",  "isinf",      "isfinite"};
 
 static const char *const binary_names[RLE_BINARY_COUNT] = {
-    "add", "sub", "mul", "div", "pow", "maximum", "minimum", "atan2", "remainder",
-    "floor_divide", "eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or",
-    "logical_xor"};
+    "add",     "sub",         "mul",        "div",        "pow",
+    "maximum", "minimum",     "atan2",      "remainder",  "floor_divide",
+    "eq",      "ne",          "lt",         "le",         "gt",
+    "ge",      "logical_and", "logical_or", "logical_xor"};
 
 const char *rle_unary_name(rle_unary_kind kind)
 {
@@ -27,7 +29,7 @@ const char *rle_binary_name(rle_binary_kind kind)
 rle_dtype rle_promote(rle_dtype a, rle_dtype b)
 {
     static const unsigned char rank[RLE_DTYPE_COUNT] = {
-        [RLE_BOOL] = 0, [RLE_U8] = 1,  [RLE_I32] = 2, [RLE_I64] = 3,
+        [RLE_BOOL] = 0, [RLE_U8] = 1,   [RLE_I32] = 2, [RLE_I64] = 3,
         [RLE_F16] = 4,  [RLE_BF16] = 5, [RLE_F32] = 6, [RLE_F64] = 7};
     return rank[a] >= rank[b] ? a : b;
 }
@@ -54,15 +56,17 @@ static rle_status result(const char *what, rle_device *dev, rle_dtype dtype, int
     memcpy(want.shape, shape, (size_t)ndim * sizeof *shape);
     char have[128], need[128];
     if (!same_shape(&(*out)->a, ndim, shape) || (*out)->a.dtype != dtype)
-        return rle_fail(RLE_INVALID_ARGUMENT, "%s_: the result is %s and does not fit into %s",
-                        what, rle_array_describe(&want, need, sizeof need),
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "%s_: the result is %s and does not fit into %s", what,
+                        rle_array_describe(&want, need, sizeof need),
                         rle_array_describe(&(*out)->a, have, sizeof have));
     for (int i = 0; i < ndim; i++)
         if ((*out)->a.stride[i] == 0 && shape[i] > 1)
-            return rle_fail(RLE_FAILED_PRECONDITION,
-                            "%s_: an expanded tensor has one element in many places; clone it "
-                            "first",
-                            what);
+            return rle_fail(
+                RLE_FAILED_PRECONDITION,
+                "%s_: an expanded tensor has one element in many places; clone it "
+                "first",
+                what);
     *t = *out;
     return RLE_OK;
 }
@@ -95,7 +99,8 @@ rle_status rle_op_unary(rle_unary_kind kind, rle_tensor *t, double p0, double p1
 {
     rle_dtype dtype = t->a.dtype;
     if (dtype == RLE_BOOL && !rle_unary_gives_bool(kind) && !unary_wants_float(kind))
-        return rle_fail(RLE_INVALID_ARGUMENT, "%s: not for bool tensors; cast with :to(\"f32\")",
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "%s: not for bool tensors; cast with :to(\"f32\")",
                         unary_names[kind]);
     if (unary_wants_float(kind) && !rle_dtype_is_float(dtype)) dtype = RLE_F32;
     rle_tensor *in, *r;
@@ -113,8 +118,8 @@ rle_status rle_op_unary_backward(rle_unary_kind kind, rle_tensor *gout, rle_tens
                                  rle_tensor *y, double p0, double p1, rle_tensor **out)
 {
     rle_tensor *g;
-    RLE_TRY(rle_tensor_new(rle_tensor_device(gout), gout->a.dtype, gout->a.ndim, gout->a.shape,
-                           &g));
+    RLE_TRY(rle_tensor_new(rle_tensor_device(gout), gout->a.dtype, gout->a.ndim,
+                           gout->a.shape, &g));
     rle_tensor *none = NULL;
     rle_status status = rle_tensor_ops(gout)->unary_backward(
         kind, &g->a, &gout->a, x ? &x->a : NULL, y ? &y->a : NULL, p0, p1);
@@ -144,12 +149,13 @@ static rle_status binary_alike(rle_binary_kind kind, rle_tensor *a, rle_tensor *
 {
     rle_dtype dtype = rle_binary_gives_bool(kind) ? RLE_BOOL : a->a.dtype;
     rle_tensor *r;
-    RLE_TRY(result(binary_names[kind], rle_tensor_device(a), dtype, a->a.ndim, a->a.shape, out,
-                   &r));
+    RLE_TRY(result(binary_names[kind], rle_tensor_device(a), dtype, a->a.ndim, a->a.shape,
+                   out, &r));
     return finish(rle_tensor_ops(a)->binary(kind, &r->a, &a->a, &b->a), r, out);
 }
 
-rle_status rle_op_binary(rle_binary_kind kind, rle_tensor *a, rle_tensor *b, rle_tensor **out)
+rle_status rle_op_binary(rle_binary_kind kind, rle_tensor *a, rle_tensor *b,
+                         rle_tensor **out)
 {
     RLE_TRY(rle_same_device(binary_names[kind], a, b));
     if (alike(a, b)) return binary_alike(kind, a, b, out);
@@ -168,8 +174,9 @@ rle_status rle_op_binary(rle_binary_kind kind, rle_tensor *a, rle_tensor *b, rle
     status = cast(a, dtype, &x);
     if (status == RLE_OK) status = cast(b, dtype, &y);
     if (status == RLE_OK)
-        status = result(binary_names[kind], rle_tensor_device(a),
-                        rle_binary_gives_bool(kind) ? RLE_BOOL : dtype, ndim, shape, out, &r);
+        status =
+            result(binary_names[kind], rle_tensor_device(a),
+                   rle_binary_gives_bool(kind) ? RLE_BOOL : dtype, ndim, shape, out, &r);
     if (status == RLE_OK) {
         const rle_device_ops *ops = rle_tensor_ops(a);
         if (same_shape(&x->a, ndim, shape) && same_shape(&y->a, ndim, shape)) {
@@ -197,13 +204,14 @@ rle_status rle_op_binary_scalar(rle_binary_kind kind, rle_tensor *t, double valu
     dtype = binary_dtype(kind, dtype);
     rle_tensor *x, *r;
     RLE_TRY(cast(t, dtype, &x));
-    rle_status status =
-        result(binary_names[kind], rle_tensor_device(t),
-               rle_binary_gives_bool(kind) ? RLE_BOOL : dtype, t->a.ndim, t->a.shape, out, &r);
+    rle_status status = result(binary_names[kind], rle_tensor_device(t),
+                               rle_binary_gives_bool(kind) ? RLE_BOOL : dtype, t->a.ndim,
+                               t->a.shape, out, &r);
     if (status == RLE_OK)
-        status = finish(rle_tensor_ops(t)->binary_scalar(kind, &r->a, &x->a, value,
-                                                         whole ? (int64_t)value : 0, reversed),
-                        r, out);
+        status =
+            finish(rle_tensor_ops(t)->binary_scalar(kind, &r->a, &x->a, value,
+                                                    whole ? (int64_t)value : 0, reversed),
+                   r, out);
     rle_tensor_release(x);
     return status;
 }

@@ -1,4 +1,5 @@
-/* ops_index.c - picking elements by integer tensors. Indices inside tensors count from 0. */
+/* ops_index.c - picking elements by integer tensors. Indices inside tensors count from 0.
+ */
 #include "tensor/ops.h"
 
 #include <inttypes.h>
@@ -14,9 +15,10 @@ static rle_status as_index(const char *what, rle_tensor *t, rle_tensor *index,
         *owned = rle_tensor_retain(index);
         return RLE_OK;
     }
-    if (d == RLE_I32 || d == RLE_U8) return rle_op_to(index, rle_tensor_device(index), RLE_I64, owned);
-    return rle_fail(RLE_INVALID_ARGUMENT, "%s: indices must be integers (i64), got %s", what,
-                    rle_dtype_name(d));
+    if (d == RLE_I32 || d == RLE_U8)
+        return rle_op_to(index, rle_tensor_device(index), RLE_I64, owned);
+    return rle_fail(RLE_INVALID_ARGUMENT, "%s: indices must be integers (i64), got %s",
+                    what, rle_dtype_name(d));
 }
 
 static rle_status check_dim(const char *what, const rle_tensor *t, int dim)
@@ -74,13 +76,15 @@ rle_status rle_op_scatter(rle_tensor *into, int dim, rle_tensor *index, rle_tens
     RLE_TRY(as_index(what, into, index, &idx));
     rle_array part = src->a; /* what index covers */
     memcpy(part.shape, idx->a.shape, sizeof part.shape);
-    rle_status status = rle_tensor_ops(into)->scatter(&into->a, dim, &idx->a, &part, assign);
+    rle_status status =
+        rle_tensor_ops(into)->scatter(&into->a, dim, &idx->a, &part, assign);
     rle_tensor_release(idx);
     if (status == RLE_OK) into->storage->version++;
     return status;
 }
 
-rle_status rle_op_index_select(rle_tensor *t, int dim, rle_tensor *index, rle_tensor **out)
+rle_status rle_op_index_select(rle_tensor *t, int dim, rle_tensor *index,
+                               rle_tensor **out)
 {
     RLE_TRY(check_dim("index_select", t, dim));
     if (index->a.ndim != 1)
@@ -92,8 +96,10 @@ rle_status rle_op_index_select(rle_tensor *t, int dim, rle_tensor *index, rle_te
     int64_t shape[RLE_MAX_DIMS];
     memcpy(shape, t->a.shape, sizeof shape);
     shape[dim] = idx->a.shape[0];
-    rle_status status = rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, shape, &r);
-    if (status == RLE_OK) status = rle_tensor_ops(t)->index_select(&r->a, &t->a, dim, &idx->a);
+    rle_status status =
+        rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, shape, &r);
+    if (status == RLE_OK)
+        status = rle_tensor_ops(t)->index_select(&r->a, &t->a, dim, &idx->a);
     rle_tensor_release(idx);
     if (status != RLE_OK) {
         rle_tensor_release(r);
@@ -128,8 +134,8 @@ rle_status rle_op_index_add(rle_tensor *into, int dim, rle_tensor *index, rle_te
 rle_status rle_op_one_hot(rle_tensor *index, int64_t classes, rle_tensor **out)
 {
     if (index->a.ndim == RLE_MAX_DIMS)
-        return rle_fail(RLE_INVALID_ARGUMENT, "one_hot: the index has %d dimensions already",
-                        RLE_MAX_DIMS);
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "one_hot: the index has %d dimensions already", RLE_MAX_DIMS);
     rle_tensor *idx;
     RLE_TRY(as_index("one_hot", index, index, &idx));
     rle_status status = RLE_OK;
@@ -149,7 +155,8 @@ rle_status rle_op_one_hot(rle_tensor *index, int64_t classes, rle_tensor **out)
     memcpy(shape, idx->a.shape, sizeof shape);
     shape[idx->a.ndim] = classes;
     rle_device *dev = rle_tensor_device(index);
-    if (status == RLE_OK) status = rle_tensor_zeros(dev, RLE_I64, idx->a.ndim + 1, shape, &r);
+    if (status == RLE_OK)
+        status = rle_tensor_zeros(dev, RLE_I64, idx->a.ndim + 1, shape, &r);
     /* index with a last dimension of one, and a one for each of its elements */
     rle_array at = idx->a;
     at.shape[at.ndim] = 1;

@@ -3,12 +3,14 @@
 
 #include <string.h>
 
-static rle_status check_operands(const char *what, const rle_tensor *a, const rle_tensor *b)
+static rle_status check_operands(const char *what, const rle_tensor *a,
+                                 const rle_tensor *b)
 {
     RLE_TRY(rle_same_device(what, a, b));
     if (a->a.dtype == b->a.dtype && rle_dtype_is_float(a->a.dtype)) return RLE_OK;
-    return rle_fail(RLE_INVALID_ARGUMENT, "%s: needs two float tensors of one dtype, got %s and %s",
-                    what, rle_dtype_name(a->a.dtype), rle_dtype_name(b->a.dtype));
+    return rle_fail(RLE_INVALID_ARGUMENT,
+                    "%s: needs two float tensors of one dtype, got %s and %s", what,
+                    rle_dtype_name(a->a.dtype), rle_dtype_name(b->a.dtype));
 }
 
 static rle_status no_fit(const char *what, const rle_tensor *a, const rle_tensor *b)
@@ -54,9 +56,10 @@ static bool fold_leading(const rle_array *a, rle_array *folded)
     return true;
 }
 
-/* Batched product of arrays of the same leading shape (by strides of 0 where broadcast). */
-static rle_status batched(const rle_device_ops *ops, const rle_array *out, const rle_array *a,
-                          const rle_array *b)
+/* Batched product of arrays of the same leading shape (by strides of 0 where broadcast).
+ */
+static rle_status batched(const rle_device_ops *ops, const rle_array *out,
+                          const rle_array *a, const rle_array *b)
 {
     rle_array fo, fa, fb;
     if (fold_leading(out, &fo) && fold_leading(a, &fa) && fold_leading(b, &fb))
@@ -85,7 +88,8 @@ rle_status rle_op_matmul(rle_tensor *ta, rle_tensor *tb, rle_tensor **out)
 {
     RLE_TRY(check_operands("matmul", ta, tb));
     if (!ta->a.ndim || !tb->a.ndim)
-        return rle_fail(RLE_INVALID_ARGUMENT, "matmul: both operands need a dimension; multiply "
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "matmul: both operands need a dimension; multiply "
                         "by a number with *");
     bool row = ta->a.ndim == 1, column = tb->a.ndim == 1;
     rle_array a = row ? with_unit(&ta->a, 0) : ta->a;
@@ -99,7 +103,8 @@ rle_status rle_op_matmul(rle_tensor *ta, rle_tensor *tb, rle_tensor **out)
     memcpy(lead_b.shape, b.shape, sizeof b.shape);
     int lead;
     int64_t shape[RLE_MAX_DIMS + 2];
-    if (rle_broadcast(&lead_a, &lead_b, &lead, shape) != RLE_OK || lead + 2 > RLE_MAX_DIMS)
+    if (rle_broadcast(&lead_a, &lead_b, &lead, shape) != RLE_OK ||
+        lead + 2 > RLE_MAX_DIMS)
         return no_fit("matmul", ta, tb);
     shape[lead] = a.shape[a.ndim - 2];
     shape[lead + 1] = b.shape[b.ndim - 1];
@@ -137,7 +142,8 @@ rle_status rle_op_matmul(rle_tensor *ta, rle_tensor *tb, rle_tensor **out)
     return RLE_OK;
 }
 
-rle_status rle_op_linear(rle_tensor *x, rle_tensor *weight, rle_tensor *bias, rle_tensor **out)
+rle_status rle_op_linear(rle_tensor *x, rle_tensor *weight, rle_tensor *bias,
+                         rle_tensor **out)
 {
     RLE_TRY(check_operands("linear", x, weight));
     if (bias) RLE_TRY(check_operands("linear", x, bias));
@@ -165,7 +171,8 @@ rle_status rle_op_linear(rle_tensor *x, rle_tensor *weight, rle_tensor *bias, rl
     int64_t shape[RLE_MAX_DIMS];
     memcpy(shape, x->a.shape, sizeof shape);
     shape[last] = weight->a.shape[0];
-    rle_status status = rle_tensor_new(rle_tensor_device(x), x->a.dtype, x->a.ndim, shape, &r);
+    rle_status status =
+        rle_tensor_new(rle_tensor_device(x), x->a.dtype, x->a.ndim, shape, &r);
     if (status == RLE_OK) {
         rle_array o = {.data = r->a.data, .dtype = x->a.dtype, .ndim = 2};
         o.shape[0] = a.shape[0];

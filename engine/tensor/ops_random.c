@@ -1,8 +1,9 @@
-/* ops_random.c - random tensors from the current context's stream, and draws keyed by row.
+/* ops_random.c - random tensors from the current context's stream, and draws keyed by
+ * row.
  *
- * Numbers are pure functions of (seed, stream, position) or (seed, key, draw, element); see
- * kernels/common/philox.h. Here positions are handed out: each draw starts at a multiple of
- * four words, so that whole blocks are generated. */
+ * Numbers are pure functions of (seed, stream, position) or (seed, key, draw, element);
+ * see kernels/common/philox.h. Here positions are handed out: each draw starts at a
+ * multiple of four words, so that whole blocks are generated. */
 #include "tensor/ops.h"
 
 #include <string.h>
@@ -48,7 +49,8 @@ rle_status rle_op_random(rle_random_kind kind, rle_tensor *t, double p0, double 
 rle_status rle_op_bernoulli(rle_tensor *probs, rle_tensor **out)
 {
     if (!rle_dtype_is_float(probs->a.dtype))
-        return rle_fail(RLE_INVALID_ARGUMENT, "bernoulli: probabilities must be floats, got %s",
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "bernoulli: probabilities must be floats, got %s",
                         rle_dtype_name(probs->a.dtype));
     rle_tensor *u = NULL, *hit = NULL, *r = NULL;
     rle_device *dev = rle_tensor_device(probs);
@@ -90,15 +92,17 @@ rle_status rle_op_row_keys(rle_device *dev, int64_t rows, rle_tensor **out)
     return RLE_OK;
 }
 
-static rle_status check_keys(const char *what, rle_tensor *t, rle_tensor *keys, int64_t rows)
+static rle_status check_keys(const char *what, rle_tensor *t, rle_tensor *keys,
+                             int64_t rows)
 {
     RLE_TRY(rle_same_device(what, t, keys));
     if (keys->a.dtype == RLE_I64 && rle_tensor_numel(keys) == rows &&
         rle_tensor_is_contiguous(keys))
         return RLE_OK;
     char text[128], other[128];
-    return rle_fail(RLE_INVALID_ARGUMENT, "%s: keys must be i64, one for each row of %s, got %s",
-                    what, rle_array_describe(&t->a, text, sizeof text),
+    return rle_fail(RLE_INVALID_ARGUMENT,
+                    "%s: keys must be i64, one for each row of %s, got %s", what,
+                    rle_array_describe(&t->a, text, sizeof text),
                     rle_array_describe(&keys->a, other, sizeof other));
 }
 
@@ -120,7 +124,8 @@ rle_status rle_op_multinomial(rle_tensor *probs, int64_t draws, rle_tensor *keys
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "multinomial: needs a float tensor of [..., classes], got %s",
                         rle_array_describe(&probs->a, text, sizeof text));
-    if (draws < 0) return rle_fail(RLE_INVALID_ARGUMENT, "multinomial: negative number of draws");
+    if (draws < 0)
+        return rle_fail(RLE_INVALID_ARGUMENT, "multinomial: negative number of draws");
     int64_t rows = rle_row_count(&probs->a), columns = draws ? draws : 1;
     rle_device *dev = rle_tensor_device(probs);
     if (keys) RLE_TRY(check_keys("multinomial", probs, keys, rows));
@@ -134,13 +139,15 @@ rle_status rle_op_multinomial(rle_tensor *probs, int64_t draws, rle_tensor *keys
         status = rle_tensor_new(dev, RLE_F32, 2, (int64_t[]){rows, columns}, &u);
     if (status == RLE_OK) {
         if (keys)
-            status = dev->ops->random_keyed(&u->a, rle_context_current()->rng->seed, &keys->a, draw);
+            status = dev->ops->random_keyed(&u->a, rle_context_current()->rng->seed,
+                                            &keys->a, draw);
         else
             status = rle_op_random(RLE_RANDOM_UNIFORM, u, 0, 1);
     }
     if (status == RLE_OK) status = rle_tensor_new(dev, RLE_I64, ndim, shape, &r);
     if (status == RLE_OK) {
-        rle_array pr = as_rows(&p->a), ro = {.data = r->a.data, .dtype = RLE_I64, .ndim = 2};
+        rle_array pr = as_rows(&p->a),
+                  ro = {.data = r->a.data, .dtype = RLE_I64, .ndim = 2};
         ro.shape[0] = rows;
         ro.shape[1] = columns;
         rle_array_set_contiguous(&ro);
@@ -160,7 +167,8 @@ rle_status rle_op_dropout(rle_tensor *t, double p, rle_tensor *keys, uint32_t dr
                           uint64_t seed, rle_tensor **out)
 {
     if (!(p >= 0 && p <= 1))
-        return rle_fail(RLE_INVALID_ARGUMENT, "dropout: the probability must be in 0..1, got %g", p);
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "dropout: the probability must be in 0..1, got %g", p);
     if (!rle_dtype_is_float(t->a.dtype))
         return rle_fail(RLE_INVALID_ARGUMENT, "dropout: needs a float tensor, got %s",
                         rle_dtype_name(t->a.dtype));

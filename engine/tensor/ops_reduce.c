@@ -11,7 +11,8 @@ const char *rle_reduce_name(rle_reduce_kind kind)
     return reduce_names[kind];
 }
 
-/* Take the sizes of 1 that a reduction left in `dims` out of the shape of t (contiguous). */
+/* Take the sizes of 1 that a reduction left in `dims` out of the shape of t (contiguous).
+ */
 static void drop_dims(rle_tensor *t, uint32_t dims)
 {
     int n = 0;
@@ -25,18 +26,26 @@ static rle_status reduce_dtype(rle_reduce_kind kind, rle_dtype in, rle_dtype *ou
 {
     switch (kind) {
     case RLE_REDUCE_SUM:
-    case RLE_REDUCE_PROD: *out = rle_dtype_is_float(in) ? in : RLE_I64; return RLE_OK;
+    case RLE_REDUCE_PROD:
+        *out = rle_dtype_is_float(in) ? in : RLE_I64;
+        return RLE_OK;
     case RLE_REDUCE_ANY:
-    case RLE_REDUCE_ALL: *out = RLE_BOOL; return RLE_OK;
+    case RLE_REDUCE_ALL:
+        *out = RLE_BOOL;
+        return RLE_OK;
     case RLE_REDUCE_MAX:
-    case RLE_REDUCE_MIN: *out = in; return RLE_OK;
+    case RLE_REDUCE_MIN:
+        *out = in;
+        return RLE_OK;
     default:
         if (rle_dtype_is_float(in)) {
             *out = in;
             return RLE_OK;
         }
-        return rle_fail(RLE_INVALID_ARGUMENT, "%s: needs a float tensor, got %s; cast with "
-                        ":to(\"f32\")", reduce_names[kind], rle_dtype_name(in));
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "%s: needs a float tensor, got %s; cast with "
+                        ":to(\"f32\")",
+                        reduce_names[kind], rle_dtype_name(in));
     }
 }
 
@@ -54,9 +63,9 @@ rle_status rle_op_reduce(rle_reduce_kind kind, rle_tensor *t, uint32_t dims, boo
         bool has_empty = kind <= RLE_REDUCE_PROD || kind == RLE_REDUCE_LOGSUMEXP ||
                          kind >= RLE_REDUCE_SUMSQ;
         if (reduced && t->a.shape[i] == 0 && !has_empty)
-            return rle_fail(RLE_INVALID_ARGUMENT, "%s of no elements: dimension %d of %s is empty",
-                            reduce_names[kind], i + 1,
-                            rle_array_describe(&t->a, text, sizeof text));
+            return rle_fail(
+                RLE_INVALID_ARGUMENT, "%s of no elements: dimension %d of %s is empty",
+                reduce_names[kind], i + 1, rle_array_describe(&t->a, text, sizeof text));
     }
     rle_tensor *r;
     RLE_TRY(rle_tensor_new(rle_tensor_device(t), dtype, t->a.ndim, shape, &r));
@@ -86,17 +95,20 @@ rle_status rle_op_arg_reduce(bool largest, rle_tensor *t, int dim, bool keepdim,
     RLE_TRY(check_dim(what, t, dim));
     char text[128];
     if (t->a.shape[dim] == 0)
-        return rle_fail(RLE_INVALID_ARGUMENT, "%s of no elements: dimension %d of %s is empty",
-                        what, dim + 1, rle_array_describe(&t->a, text, sizeof text));
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "%s of no elements: dimension %d of %s is empty", what, dim + 1,
+                        rle_array_describe(&t->a, text, sizeof text));
     int64_t shape[RLE_MAX_DIMS];
     memcpy(shape, t->a.shape, sizeof shape);
     shape[dim] = 1;
     rle_tensor *v = NULL, *i = NULL;
-    rle_status status = rle_tensor_new(rle_tensor_device(t), RLE_I64, t->a.ndim, shape, &i);
+    rle_status status =
+        rle_tensor_new(rle_tensor_device(t), RLE_I64, t->a.ndim, shape, &i);
     if (status == RLE_OK && values)
         status = rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, shape, &v);
     if (status == RLE_OK)
-        status = rle_tensor_ops(t)->arg_reduce(largest, v ? &v->a : NULL, &i->a, &t->a, dim);
+        status =
+            rle_tensor_ops(t)->arg_reduce(largest, v ? &v->a : NULL, &i->a, &t->a, dim);
     if (status != RLE_OK) {
         rle_tensor_release(v);
         rle_tensor_release(i);
@@ -114,8 +126,10 @@ rle_status rle_op_arg_reduce(bool largest, rle_tensor *t, int dim, bool keepdim,
 static rle_status check_float(const char *what, const rle_tensor *t)
 {
     if (rle_dtype_is_float(t->a.dtype)) return RLE_OK;
-    return rle_fail(RLE_INVALID_ARGUMENT, "%s: needs a float tensor, got %s; cast with "
-                    ":to(\"f32\")", what, rle_dtype_name(t->a.dtype));
+    return rle_fail(RLE_INVALID_ARGUMENT,
+                    "%s: needs a float tensor, got %s; cast with "
+                    ":to(\"f32\")",
+                    what, rle_dtype_name(t->a.dtype));
 }
 
 rle_status rle_op_softmax(bool logarithm, rle_tensor *t, int dim, rle_tensor **out)
@@ -134,8 +148,8 @@ rle_status rle_op_softmax(bool logarithm, rle_tensor *t, int dim, rle_tensor **o
     return RLE_OK;
 }
 
-rle_status rle_op_softmax_backward(bool logarithm, rle_tensor *gout, rle_tensor *y, int dim,
-                                   rle_tensor **out)
+rle_status rle_op_softmax_backward(bool logarithm, rle_tensor *gout, rle_tensor *y,
+                                   int dim, rle_tensor **out)
 {
     rle_tensor *r;
     RLE_TRY(rle_tensor_new(rle_tensor_device(y), y->a.dtype, y->a.ndim, y->a.shape, &r));
@@ -158,7 +172,8 @@ rle_status rle_op_cumsum(rle_tensor *t, int dim, bool reverse, rle_tensor **out)
         rle_tensor_release(in);
         RLE_TRY(rle_op_to(t, rle_tensor_device(t), dtype, &in));
     }
-    rle_status status = rle_tensor_new(rle_tensor_device(t), dtype, t->a.ndim, t->a.shape, &r);
+    rle_status status =
+        rle_tensor_new(rle_tensor_device(t), dtype, t->a.ndim, t->a.shape, &r);
     if (status == RLE_OK) status = rle_tensor_ops(t)->cumsum(&r->a, &in->a, dim, reverse);
     rle_tensor_release(in);
     if (status != RLE_OK) {

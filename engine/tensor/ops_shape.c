@@ -38,7 +38,8 @@ rle_status rle_op_select(rle_tensor *t, int dim, int64_t index, rle_tensor **out
                         " of dimension %d of %s",
                         index + 1, t->a.shape[dim], dim + 1, describe(t, text));
     rle_array a = {.dtype = t->a.dtype, .ndim = t->a.ndim - 1};
-    a.data = (char *)t->a.data + index * t->a.stride[dim] * (int64_t)rle_dtype_size(a.dtype);
+    a.data =
+        (char *)t->a.data + index * t->a.stride[dim] * (int64_t)rle_dtype_size(a.dtype);
     for (int i = 0, j = 0; i < t->a.ndim; i++) {
         if (i == dim) continue;
         a.shape[j] = t->a.shape[i];
@@ -97,10 +98,11 @@ static rle_status complete_shape(const char *what, rle_tensor *t, int ndim,
         if (shape[i] == -1 && open < 0) {
             open = i;
         } else if (shape[i] < 0) {
-            return rle_fail(RLE_INVALID_ARGUMENT, "%s: one size may be -1, the others not negative",
-                            what);
+            return rle_fail(RLE_INVALID_ARGUMENT,
+                            "%s: one size may be -1, the others not negative", what);
         } else if (__builtin_mul_overflow(known, shape[i], &known)) {
-            return rle_fail(RLE_INVALID_ARGUMENT, "%s: the sizes multiply beyond 2^63", what);
+            return rle_fail(RLE_INVALID_ARGUMENT, "%s: the sizes multiply beyond 2^63",
+                            what);
         }
     }
     if (open >= 0 && known > 0) {
@@ -113,14 +115,16 @@ static rle_status complete_shape(const char *what, rle_tensor *t, int ndim,
         char other[128];
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "%s: %s has %" PRId64 " elements and does not fit %s", what,
-                        describe(t, text), numel, rle_array_describe(&want, other, sizeof other));
+                        describe(t, text), numel,
+                        rle_array_describe(&want, other, sizeof other));
     }
     return RLE_OK;
 }
 
-/* Strides that show `a` with the new shape without a copy; false when there are none. Runs
- * of old dimensions that lie densely one in the other are cut anew. */
-static bool view_strides(const rle_array *a, int ndim, const int64_t *shape, int64_t *stride)
+/* Strides that show `a` with the new shape without a copy; false when there are none.
+ * Runs of old dimensions that lie densely one in the other are cut anew. */
+static bool view_strides(const rle_array *a, int ndim, const int64_t *shape,
+                         int64_t *stride)
 {
     int64_t numel = rle_array_numel(a);
     if (numel == 0) {
@@ -158,9 +162,10 @@ rle_status rle_op_view(rle_tensor *t, int ndim, const int64_t *shape, rle_tensor
     RLE_TRY(complete_shape("view", t, ndim, shape, a.shape));
     if (!view_strides(&t->a, ndim, a.shape, a.stride)) {
         char text[128];
-        return rle_fail(RLE_FAILED_PRECONDITION,
-                        "view: the strides of %s do not allow it; use :reshape(), which copies",
-                        describe(t, text));
+        return rle_fail(
+            RLE_FAILED_PRECONDITION,
+            "view: the strides of %s do not allow it; use :reshape(), which copies",
+            describe(t, text));
     }
     return rle_tensor_view(t, &a, out);
 }
@@ -189,13 +194,16 @@ rle_status rle_op_expand(rle_tensor *t, int ndim, const int64_t *shape, rle_tens
         int64_t have = i < lead ? 1 : t->a.shape[i - lead];
         a.shape[i] = shape[i] == -1 && i >= lead ? have : shape[i];
         a.stride[i] = i < lead || have == 1 ? 0 : t->a.stride[i - lead];
-        if (have == 1 && a.shape[i] == 1 && i >= lead) a.stride[i] = t->a.stride[i - lead];
+        if (have == 1 && a.shape[i] == 1 && i >= lead)
+            a.stride[i] = t->a.stride[i - lead];
         fits = a.shape[i] >= 0 && (have == 1 || have == a.shape[i]);
     }
     if (!fits) {
-        rle_array want = {.dtype = t->a.dtype, .ndim = ndim < RLE_MAX_DIMS ? ndim : RLE_MAX_DIMS};
+        rle_array want = {.dtype = t->a.dtype,
+                          .ndim = ndim < RLE_MAX_DIMS ? ndim : RLE_MAX_DIMS};
         memcpy(want.shape, shape, (size_t)want.ndim * sizeof *shape);
-        return rle_fail(RLE_INVALID_ARGUMENT, "expand: %s cannot become %s", describe(t, text),
+        return rle_fail(RLE_INVALID_ARGUMENT, "expand: %s cannot become %s",
+                        describe(t, text),
                         rle_array_describe(&want, other, sizeof other));
     }
     return rle_tensor_view(t, &a, out);
@@ -203,7 +211,8 @@ rle_status rle_op_expand(rle_tensor *t, int ndim, const int64_t *shape, rle_tens
 
 /* ---- broadcasting ---- */
 
-rle_status rle_broadcast(const rle_array *a, const rle_array *b, int *ndim, int64_t *shape)
+rle_status rle_broadcast(const rle_array *a, const rle_array *b, int *ndim,
+                         int64_t *shape)
 {
     int n = a->ndim > b->ndim ? a->ndim : b->ndim;
     for (int i = 1; i <= n; i++) {
@@ -285,9 +294,11 @@ rle_status rle_op_to(rle_tensor *t, rle_device *dev, rle_dtype dtype, rle_tensor
         size_t bytes = c->storage->block.size;
         rle_tensor *host = NULL, *moved = NULL;
         status = rle_tensor_new(rle_device_cpu(), dtype, t->a.ndim, t->a.shape, &host);
-        if (status == RLE_OK) status = from->copy_out(from, host->a.data, c->a.data, bytes);
         if (status == RLE_OK)
-            status = rle_tensor_from_host(dev, dtype, t->a.ndim, t->a.shape, host->a.data, &moved);
+            status = from->copy_out(from, host->a.data, c->a.data, bytes);
+        if (status == RLE_OK)
+            status = rle_tensor_from_host(dev, dtype, t->a.ndim, t->a.shape, host->a.data,
+                                          &moved);
         rle_tensor_release(host);
         rle_tensor_release(c);
         c = moved;
@@ -305,7 +316,8 @@ rle_status rle_op_copy_into(rle_tensor *dst, rle_tensor *src)
     int ndim;
     int64_t shape[RLE_MAX_DIMS];
     RLE_TRY(rle_broadcast(&dst->a, &src->a, &ndim, shape));
-    if (ndim != dst->a.ndim || memcmp(shape, dst->a.shape, (size_t)ndim * sizeof *shape)) {
+    if (ndim != dst->a.ndim ||
+        memcmp(shape, dst->a.shape, (size_t)ndim * sizeof *shape)) {
         char to[128], from[128];
         return rle_fail(RLE_INVALID_ARGUMENT, "copy_: %s does not broadcast into %s",
                         describe(src, from), describe(dst, to));
@@ -341,11 +353,12 @@ rle_status rle_op_cat(rle_tensor *const *parts, int count, int dim, bool stack,
     const rle_tensor *first = parts[0];
     rle_array a = first->a;
     if (stack && a.ndim == RLE_MAX_DIMS)
-        return rle_fail(RLE_INVALID_ARGUMENT, "stack: the tensors have %d dimensions already",
-                        RLE_MAX_DIMS);
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "stack: the tensors have %d dimensions already", RLE_MAX_DIMS);
     if (dim < 0 || dim >= a.ndim + stack)
-        return rle_fail(RLE_INVALID_ARGUMENT, "%s: no dimension %d in tensors of %d dimensions",
-                        what, dim + 1, a.ndim);
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "%s: no dimension %d in tensors of %d dimensions", what, dim + 1,
+                        a.ndim);
     int64_t along = 0;
     for (int i = 0; i < count; i++) {
         const rle_array *p = &parts[i]->a;
@@ -356,14 +369,16 @@ rle_status rle_op_cat(rle_tensor *const *parts, int count, int dim, bool stack,
         if (!fits) {
             char left[128], right[128];
             return rle_fail(RLE_INVALID_ARGUMENT,
-                            "%s along dimension %d: tensor %d is %s, the first is %s", what,
-                            dim + 1, i + 1, describe(parts[i], right), describe(first, left));
+                            "%s along dimension %d: tensor %d is %s, the first is %s",
+                            what, dim + 1, i + 1, describe(parts[i], right),
+                            describe(first, left));
         }
         along += stack ? 1 : p->shape[dim];
         a.dtype = rle_promote(a.dtype, p->dtype);
     }
     if (stack) {
-        memmove(a.shape + dim + 1, a.shape + dim, (size_t)(a.ndim - dim) * sizeof *a.shape);
+        memmove(a.shape + dim + 1, a.shape + dim,
+                (size_t)(a.ndim - dim) * sizeof *a.shape);
         a.ndim++;
     }
     a.shape[dim] = along;
@@ -371,10 +386,12 @@ rle_status rle_op_cat(rle_tensor *const *parts, int count, int dim, bool stack,
     RLE_TRY(rle_tensor_new(first->storage->device, a.dtype, a.ndim, a.shape, &t));
     int64_t at = 0, size = (int64_t)rle_dtype_size(a.dtype);
     for (int i = 0; i < count; i++) {
-        /* The slice of the result that this part fills, with the part's own dimensions. */
+        /* The slice of the result that this part fills, with the part's own dimensions.
+         */
         rle_array slot = {.dtype = a.dtype, .ndim = parts[i]->a.ndim};
         memcpy(slot.shape, parts[i]->a.shape, sizeof slot.shape);
-        for (int d = 0; d < slot.ndim; d++) slot.stride[d] = t->a.stride[d + (stack && d >= dim)];
+        for (int d = 0; d < slot.ndim; d++)
+            slot.stride[d] = t->a.stride[d + (stack && d >= dim)];
         slot.data = (char *)t->a.data + at * t->a.stride[dim] * size;
         rle_status status = rle_tensor_ops(t)->copy(&slot, &parts[i]->a);
         if (status != RLE_OK) {

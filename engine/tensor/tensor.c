@@ -96,12 +96,12 @@ size_t rle_tensor_count(void)
     return live_tensors;
 }
 
-rle_status rle_tensor_new(rle_device *dev, rle_dtype dtype, int ndim, const int64_t *shape,
-                          rle_tensor **out)
+rle_status rle_tensor_new(rle_device *dev, rle_dtype dtype, int ndim,
+                          const int64_t *shape, rle_tensor **out)
 {
     if (ndim < 0 || ndim > RLE_MAX_DIMS)
-        return rle_fail(RLE_INVALID_ARGUMENT, "a tensor has at most %d dimensions, got %d",
-                        RLE_MAX_DIMS, ndim);
+        return rle_fail(RLE_INVALID_ARGUMENT,
+                        "a tensor has at most %d dimensions, got %d", RLE_MAX_DIMS, ndim);
     int64_t numel = 1;
     size_t bytes;
     for (int i = 0; i < ndim; i++) {
@@ -129,8 +129,8 @@ rle_status rle_tensor_new(rle_device *dev, rle_dtype dtype, int ndim, const int6
     return RLE_OK;
 }
 
-rle_status rle_tensor_zeros(rle_device *dev, rle_dtype dtype, int ndim, const int64_t *shape,
-                            rle_tensor **out)
+rle_status rle_tensor_zeros(rle_device *dev, rle_dtype dtype, int ndim,
+                            const int64_t *shape, rle_tensor **out)
 {
     rle_tensor *t;
     RLE_TRY(rle_tensor_new(dev, dtype, ndim, shape, &t));
@@ -184,7 +184,8 @@ static rle_status contiguous_data(rle_tensor *t, rle_tensor **copy, void **data)
         *data = t->a.data;
         return RLE_OK;
     }
-    RLE_TRY(rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, t->a.shape, copy));
+    RLE_TRY(
+        rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, t->a.shape, copy));
     rle_status status = rle_tensor_ops(t)->copy(&(*copy)->a, &t->a);
     if (status != RLE_OK) {
         rle_tensor_release(*copy);
@@ -199,8 +200,8 @@ rle_status rle_tensor_to_host(rle_tensor *t, void *host, size_t size)
 {
     size_t want = (size_t)rle_tensor_numel(t) * rle_dtype_size(t->a.dtype);
     if (size != want)
-        return rle_fail(RLE_INVALID_ARGUMENT, "the tensor has %zu bytes, the buffer %zu", want,
-                        size);
+        return rle_fail(RLE_INVALID_ARGUMENT, "the tensor has %zu bytes, the buffer %zu",
+                        want, size);
     rle_tensor *copy;
     void *data;
     RLE_TRY(contiguous_data(t, &copy, &data));
@@ -248,13 +249,29 @@ rle_status rle_tensor_item(rle_tensor *t, double *value, int64_t *integer)
     else
         RLE_TRY(dev->copy_out(dev, &u, t->a.data, rle_dtype_size(t->a.dtype)));
     switch (t->a.dtype) {
-    case RLE_F32: *value = u.f; *integer = 0; break;
-    case RLE_F64: *value = u.d; *integer = 0; break;
-    case RLE_I32: *integer = u.i; *value = u.i; break;
-    case RLE_I64: *integer = u.l; *value = (double)u.l; break;
+    case RLE_F32:
+        *value = u.f;
+        *integer = 0;
+        break;
+    case RLE_F64:
+        *value = u.d;
+        *integer = 0;
+        break;
+    case RLE_I32:
+        *integer = u.i;
+        *value = u.i;
+        break;
+    case RLE_I64:
+        *integer = u.l;
+        *value = (double)u.l;
+        break;
     case RLE_U8:
-    case RLE_BOOL: *integer = u.b; *value = u.b; break;
-    default: return rle_fail(RLE_UNIMPLEMENTED, "item of %s", rle_dtype_name(t->a.dtype));
+    case RLE_BOOL:
+        *integer = u.b;
+        *value = u.b;
+        break;
+    default:
+        return rle_fail(RLE_UNIMPLEMENTED, "item of %s", rle_dtype_name(t->a.dtype));
     }
     return RLE_OK;
 }

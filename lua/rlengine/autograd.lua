@@ -39,7 +39,8 @@ end
 function autograd.Function(definition)
   for key in pairs(definition) do
     if key ~= "forward" and key ~= "backward" and key ~= "name" then
-      fail(("Function: unknown field \"%s\"; there are forward, backward and name"):format(tostring(key)))
+      fail(("Function: unknown field \"%s\"; there are forward, backward and name")
+        :format(tostring(key)))
     end
   end
   local forward, backward = definition.forward, definition.backward

@@ -63,12 +63,14 @@ local function count_along(t, dims)
   return n
 end
 
+local function fail(message, ...)
+  error(core.error.new{ code = "INVALID_ARGUMENT", message = message:format(...) }, 0)
+end
+
 local function option(options, name, default, known)
   if options == nil then return default end
   for key in pairs(options) do
-    if not known[key] then
-      error(core.error.new{ code = "INVALID_ARGUMENT", message = ("unknown option \"%s\""):format(key) })
-    end
+    if not known[key] then fail("unknown option \"%s\"", tostring(key)) end
   end
   if options[name] == nil then return default end
   return options[name]
@@ -130,7 +132,7 @@ function tensor.split(t, size, dim)
     return parts
   end
   if type(size) ~= "number" or size < 1 then
-    error(core.error.new{ code = "INVALID_ARGUMENT", message = "split: the size must be at least 1" })
+    fail("split: the size must be at least 1")
   end
   local parts, total, start = {}, tensor.size(t, dim), 1
   while start <= total do

@@ -1,5 +1,6 @@
 /* test_autograd.c - every differentiable row of the table against finite differences; the
- * rules of the tape: accumulation, freed graphs, in-place changes, depth, nothing left over. */
+ * rules of the tape: accumulation, freed graphs, in-place changes, depth, nothing left
+ * over. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -33,7 +34,8 @@ static rle_tensor *sample(int ndim, const int64_t *shape, double low, double hig
     double *v = t->a.data;
     for (int64_t i = 0; i < rle_tensor_numel(t); i++) {
         double fraction = v[i] - floor(v[i]);
-        if (fraction < 0.02 || fraction > 0.98 || fabs(fraction - 0.5) < 0.02) v[i] += 0.05;
+        if (fraction < 0.02 || fraction > 0.98 || fabs(fraction - 0.5) < 0.02)
+            v[i] += 0.05;
     }
     return t;
 }
@@ -46,7 +48,8 @@ static rle_tensor *index_of(int ndim, const int64_t *shape, int64_t below)
     return t;
 }
 
-static void check(rle_op_id id, rle_tensor **in, int nin, uint32_t wrt, const rle_op_args *args)
+static void check(rle_op_id id, rle_tensor **in, int nin, uint32_t wrt,
+                  const rle_op_args *args)
 {
     double worst;
     OK(rle_gradcheck(id, in, nin, wrt, args, &worst));
@@ -88,7 +91,8 @@ static int check_row(rle_op_id id)
         static const struct {
             int na, nb;
             const int64_t *a, *b;
-        } shapes[] = {{2, 2, s23, s23}, {2, 1, s23, s3}, {1, 2, s3, s21}, {0, 2, NULL, s23}};
+        } shapes[] = {
+            {2, 2, s23, s23}, {2, 1, s23, s3}, {1, 2, s3, s21}, {0, 2, NULL, s23}};
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
             in[0] = sample(shapes[k].na, shapes[k].a, positive ? 0.3 : -1.6, 2.4);
             in[1] = sample(shapes[k].nb, shapes[k].b, positive ? 0.3 : -1.6, 1.9);
@@ -145,11 +149,16 @@ static int check_row(rle_op_id id)
         static const struct {
             int na, nb;
             int64_t a[4], b[4];
-        } shapes[] = {
-            {1, 1, {4}, {4}},       {2, 1, {3, 4}, {4}},          {1, 2, {3}, {3, 5}},
-            {2, 2, {3, 4}, {4, 2}}, {3, 3, {2, 3, 4}, {2, 4, 2}}, {3, 2, {2, 3, 4}, {4, 2}},
-            {2, 3, {3, 4}, {2, 4, 2}}, {1, 3, {4}, {2, 4, 3}},    {3, 1, {2, 3, 4}, {4}},
-            {4, 3, {2, 1, 3, 4}, {3, 4, 2}}};
+        } shapes[] = {{1, 1, {4}, {4}},
+                      {2, 1, {3, 4}, {4}},
+                      {1, 2, {3}, {3, 5}},
+                      {2, 2, {3, 4}, {4, 2}},
+                      {3, 3, {2, 3, 4}, {2, 4, 2}},
+                      {3, 2, {2, 3, 4}, {4, 2}},
+                      {2, 3, {3, 4}, {2, 4, 2}},
+                      {1, 3, {4}, {2, 4, 3}},
+                      {3, 1, {2, 3, 4}, {4}},
+                      {4, 3, {2, 1, 3, 4}, {3, 4, 2}}};
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
             in[0] = sample(shapes[k].na, shapes[k].a, -1, 1);
             in[1] = sample(shapes[k].nb, shapes[k].b, -1, 1);
@@ -162,7 +171,9 @@ static int check_row(rle_op_id id)
     case RLE_FAMILY_LINEAR:
         for (int bias = 0; bias < 2; bias++) {
             for (int ndim = 1; ndim <= 3; ndim++) {
-                const int64_t *shape = ndim == 1 ? s3 : ndim == 2 ? s43 : (const int64_t[]){2, 2, 3};
+                const int64_t *shape = ndim == 1   ? s3
+                                       : ndim == 2 ? s43
+                                                   : (const int64_t[]){2, 2, 3};
                 in[0] = sample(ndim, shape, -1, 1);
                 in[1] = sample(2, (const int64_t[]){5, 3}, -1, 1);
                 in[2] = sample(1, (const int64_t[]){5}, -1, 1);
@@ -264,8 +275,10 @@ static int check_row(rle_op_id id)
         rle_tensor_release(y);
         return 1;
     }
-    case RLE_FAMILY_CUSTOM: /* has no formula of its own: test_custom below */ return 1;
-    default: return 0;
+    case RLE_FAMILY_CUSTOM: /* has no formula of its own: test_custom below */
+        return 1;
+    default:
+        return 0;
     }
     release_all(in, 3);
     return checks;

@@ -14,7 +14,8 @@ static void status_message_may_quote_itself(void **state)
 {
     (void)state;
     rle_fail(RLE_NOT_FOUND, "first %d", 1);
-    assert_int_equal(rle_fail(RLE_INTERNAL, "second, after %s", rle_message()), RLE_INTERNAL);
+    assert_int_equal(rle_fail(RLE_INTERNAL, "second, after %s", rle_message()),
+                     RLE_INTERNAL);
     assert_string_equal(rle_message(), "second, after first 1");
     assert_string_equal(rle_status_name(RLE_UNAVAILABLE), "UNAVAILABLE");
     assert_int_equal(rle_status_from_name("DATA_LOSS"), RLE_DATA_LOSS);
@@ -64,7 +65,8 @@ static void sites_are_the_same_number_for_the_same_line(void **state)
     for (int line = 1; line <= 2000; line++) rle_site_intern("other.lua", line);
     assert_int_equal(rle_site_intern("train.lua", 88), a);
     assert_string_equal(rle_site_name(a), "train.lua:88");
-    assert_string_equal(rle_site_name(rle_site_intern("other.lua", 1999)), "other.lua:1999");
+    assert_string_equal(rle_site_name(rle_site_intern("other.lua", 1999)),
+                        "other.lua:1999");
     assert_string_equal(rle_site_name(0), "?");
 }
 

@@ -103,12 +103,14 @@ static void the_limit_asks_first_and_refuses_with_the_holder(void **state)
     rle_device_on_pressure(give_way, NULL);
     rle_context_current()->site = rle_site_intern("train.lua", 88);
     assert_int_equal(rle_device_alloc(dev, 2 << 20, &victim), RLE_OK);
-    assert_int_equal(rle_device_alloc(dev, 2 << 20, &a), RLE_OK); /* the victim gave way */
+    assert_int_equal(rle_device_alloc(dev, 2 << 20, &a),
+                     RLE_OK); /* the victim gave way */
     assert_int_equal(pressures, 1);
     assert_int_equal(rle_device_alloc(dev, 2 << 20, &b), RLE_RESOURCE_EXHAUSTED);
-    assert_string_equal(rle_message(),
-                        "out of device memory: wanted 2.0 MiB, 1.0 MiB free of 3.0 MiB; most "
-                        "held by train.lua:88 (1 tensor, 2.0 MiB)");
+    assert_string_equal(
+        rle_message(),
+        "out of device memory: wanted 2.0 MiB, 1.0 MiB free of 3.0 MiB; most "
+        "held by train.lua:88 (1 tensor, 2.0 MiB)");
     assert_non_null(strstr(rle_device_oom_report(), "train.lua:88"));
     rle_device_free(dev, &a);
     assert_int_equal(rle_device_alloc(dev, 2 << 20, &b), RLE_OK);

@@ -122,7 +122,10 @@ describe("autograd", function()
   describe("Function", function()
     local Cube = rl.autograd.Function{
       name = "Cube",
-      forward = function(ctx, x, factor) ctx.x, ctx.factor = x, factor; return x * x * x * factor end,
+      forward = function(ctx, x, factor)
+        ctx.x, ctx.factor = x, factor
+        return x * x * x * factor
+      end,
       backward = function(ctx, grad) return grad * ctx.x * ctx.x * 3 * ctx.factor end,
     }
 
@@ -144,13 +147,15 @@ describe("autograd", function()
     end)
 
     it("says whose gradient has the wrong shape, and passes errors on", function()
-      local Wrong = rl.autograd.Function{ name = "Wrong", forward = function(_, x) return x * 1 end,
+      local Wrong = rl.autograd.Function{ name = "Wrong",
+        forward = function(_, input) return input * 1 end,
         backward = function() return rl.ones(3) end }
       local x = rl.ones(2):requires_grad_()
       local y = Wrong(x):sum()
       assert.matches("backward of Wrong: gradient 1 is f32%[3%], the input was f32%[2%]",
         refusal(y.backward, y).message)
-      local Broken = rl.autograd.Function{ name = "Broken", forward = function(_, x) return x * 1 end,
+      local Broken = rl.autograd.Function{ name = "Broken",
+        forward = function(_, input) return input * 1 end,
         backward = function() error("no such thing") end }
       local z = Broken(x):sum()
       assert.matches("no such thing", refusal(z.backward, z).message)

@@ -26,7 +26,8 @@ describe("tensor", function()
     end)
 
     it("refuses ragged tables and names the dimension", function()
-      assert.matches("dimension 2 differ in length", refusal(rl.tensor, { { 1, 2 }, { 3 } }).message)
+      assert.matches("dimension 2 differ in length",
+        refusal(rl.tensor, { { 1, 2 }, { 3 } }).message)
       assert.matches("element 2 is string", refusal(rl.tensor, { 1, "x" }).message)
     end)
 
@@ -259,7 +260,8 @@ describe("tensor", function()
       local s = rl.zeros(3):scatter_add_(1, i64{ 0, 0, 2 }, rl.tensor{ 1, 2, 3 })
       assert.same({ 3, 0, 3 }, values(s))
       assert.same({ 1, 2, 3 }, values(rl.cat{ rl.tensor{ 1 }, rl.tensor{ 2, 3 } }))
-      assert.same({ { 1, 3 }, { 2, 4 } }, values(rl.stack({ rl.tensor{ 1, 2 }, rl.tensor{ 3, 4 } }, 2)))
+      local parts = { rl.tensor{ 1, 2 }, rl.tensor{ 3, 4 } }
+      assert.same({ { 1, 3 }, { 2, 4 } }, values(rl.stack(parts, 2)))
       assert.same({ 1, 0 }, values(rl.where(rl.tensor{ true, false }, 1, 0)))
     end)
   end)
