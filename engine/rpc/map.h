@@ -29,7 +29,8 @@ rle_map_slot *rle_map_put(rle_map *m, uint64_t key);
 void rle_map_delete(rle_map *m, uint64_t key);
 
 #define RLE_MAP_EACH(m, slot)                                                            \
-    for (rle_map_slot *slot = (m)->slots, *slot##_end = (m)->slots + (m)->capacity;      \
+    for (rle_map_slot *slot = (m)->slots,                                                \
+                      *slot##_end = slot ? slot + (m)->capacity : NULL;                  \
          slot < slot##_end; slot++)                                                      \
         if (slot->key)
 

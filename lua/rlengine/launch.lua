@@ -115,7 +115,7 @@ end
 local function serve_until_done(rpc)
   local ok, err = pcall(rpc.serve)
   if ok then return end
-  if core.error.is(err) and err.code == "UNAVAILABLE" then os.exit(LOST_PEER) end
+  if core.error.is(err) and err.code == "UNAVAILABLE" then os.exit(LOST_PEER, true) end
   error(err, 0)
 end
 

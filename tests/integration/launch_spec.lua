@@ -241,7 +241,7 @@ describe("rl.launch", function()
             local start = os.clock()
             while os.clock() - start < 1.2 do end -- longer than without `grace`
             print "saved"
-            os.exit(0)
+            os.exit(0, true)
           end,
         }
       ]]
