@@ -14,7 +14,7 @@
 enum { POOL_MAX = 256 };
 
 static void deadline_over(rle_timer *t);
-static void submit(rle_future *f, rle_encoder *e);
+static void submit(rle_future *f, rle_encoder *e, bool its_turn);
 
 /* ---- life ---- */
 
@@ -118,6 +118,7 @@ static void held_remove(rle_future *f)
     if (f->in_peer_list) {
         if (f->peer->held_end == &f->next_held) f->peer->held_end = f->held_at;
         f->peer->held_count--;
+        if (f->nested) f->peer->held_nested--;
     }
     f->held_at = NULL;
     f->next_held = NULL;
@@ -169,6 +170,7 @@ static void hold(rle_future *f, rle_encoder *e, rle_future *after)
     held_push(f, peer->held_end);
     peer->held_end = &f->next_held;
     peer->held_count++;
+    if (f->nested) peer->held_nested++;
     f->in_peer_list = true;
 }
 
@@ -243,16 +245,25 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
     rle_future_unref(f);
 }
 
+/* The first held call that may go: nested ones need no credit and do not wait behind those
+ * that do. */
+static rle_future *next_held(const rle_peer *peer)
+{
+    const rle_conn *conn = peer->conn;
+    if (!conn || conn->state != RLE_CONN_OPEN) return NULL;
+    if (conn->credits > 0 || !peer->held) return peer->held;
+    rle_future *f = peer->held_nested ? peer->held : NULL;
+    while (f && !may_send(conn, f)) f = f->next_held;
+    return f;
+}
+
 void rle_peer_send_held(rle_peer *peer)
 {
-    /* Nested calls need no credit and must not wait behind those that do. */
-    for (rle_future *f = peer->held, *next; f && peer->conn; f = next) {
-        next = f->next_held;
-        if (peer->conn->state != RLE_CONN_OPEN) return;
-        if (!may_send(peer->conn, f)) continue;
+    rle_future *f;
+    while ((f = next_held(peer)) != NULL) {
         f->refs++;
         held_remove(f);
-        submit(f, NULL);
+        submit(f, NULL, true);
         rle_future_unref(f);
     }
 }
@@ -278,8 +289,9 @@ static void fail_unreachable(rle_future *f)
                         peer->name);
 }
 
-/* Send it, hold it, or fail it. `e` NULL: the body is f's own. */
-static void submit(rle_future *f, rle_encoder *e)
+/* Send it, hold it, or fail it. `e` NULL: the body is f's own. `its_turn`: nothing that is
+ * held goes first. */
+static void submit(rle_future *f, rle_encoder *e, bool its_turn)
 {
     rle_peer *peer = f->peer;
     rle_rpc *rpc = f->rpc;
@@ -306,7 +318,7 @@ static void submit(rle_future *f, rle_encoder *e)
         else if (!peer->conn)
             fail_unreachable(f);
         else
-            submit(f, e);
+            submit(f, e, its_turn);
         return;
     }
     if (conn->going_away) {
@@ -320,7 +332,7 @@ static void submit(rle_future *f, rle_encoder *e)
                         "%d calls to \"%s\" are open", RLE_CALLS_HARD, peer->name);
         return;
     }
-    if (may_send(conn, f) && (f->nested || !peer->held))
+    if (may_send(conn, f) && (f->nested || its_turn || !peer->held))
         send_call(conn, f, e);
     else
         hold(f, e, NULL);
@@ -346,7 +358,7 @@ static void go_after(rle_future *f, rle_encoder *e, rle_future *after)
         uint8_t *body = e ? e->w.data : f->body;
         rle_put64(body + RLE_CALL_OBJECT_AT, after->object);
         f->want_incarnation = after->incarnation;
-        submit(f, e);
+        submit(f, e, false);
         return;
     }
     after->looked_at = true;
@@ -383,7 +395,7 @@ rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
     else if (spec->after)
         go_after(f, e, spec->after);
     else
-        submit(f, e);
+        submit(f, e, false);
     rle_rpc_leave(rpc);
     *out = f;
     return RLE_OK;

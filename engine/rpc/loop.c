@@ -11,7 +11,10 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-enum { GUARD_PATIENCE_MS = 100 }; /* the owner's absence until the guard takes over */
+enum {
+    GUARD_PATIENCE_MS = 100, /* the owner's absence until the guard takes over */
+    HEAP_MIN = 64
+};
 
 static _Thread_local bool on_guard;
 
@@ -71,7 +74,7 @@ rle_status rle_timer_arm(rle_evloop *l, rle_timer *t, int64_t at)
 {
     rle_timer_disarm(l, t);
     if (l->timers == l->timer_capacity) {
-        size_t capacity = l->timer_capacity ? l->timer_capacity * 2 : 64;
+        size_t capacity = l->timer_capacity ? l->timer_capacity * 2 : HEAP_MIN;
         rle_timer **heap = rle_realloc(l->heap, capacity * sizeof *heap);
         if (!heap) return rle_oom(capacity * sizeof *heap, "timers");
         l->heap = heap;
@@ -83,17 +86,29 @@ rle_status rle_timer_arm(rle_evloop *l, rle_timer *t, int64_t at)
     return RLE_OK;
 }
 
+/* After a burst: a smaller block, or the old one when memory is short. */
+static void heap_shrink(rle_evloop *l)
+{
+    size_t capacity = l->timer_capacity / 2;
+    rle_timer **heap = rle_realloc(l->heap, capacity * sizeof *heap);
+    if (!heap) return;
+    l->heap = heap;
+    l->timer_capacity = capacity;
+}
+
 void rle_timer_disarm(rle_evloop *l, rle_timer *t)
 {
     if (!t->place) return;
     size_t i = t->place - 1;
     t->place = 0;
     rle_timer *last = l->heap[--l->timers];
-    if (last == t) return;
-    if (i > 0 && l->heap[(i - 1) / 2]->at > last->at)
-        heap_up(l, i, last);
-    else
-        heap_down(l, i, last);
+    if (last != t) {
+        if (i > 0 && l->heap[(i - 1) / 2]->at > last->at)
+            heap_up(l, i, last);
+        else
+            heap_down(l, i, last);
+    }
+    if (l->timer_capacity > HEAP_MIN && l->timers < l->timer_capacity / 4) heap_shrink(l);
 }
 
 static void alarm_rings(evutil_socket_t fd, short what, void *arg)

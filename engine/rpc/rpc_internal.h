@@ -78,7 +78,7 @@ struct rle_peer {
     char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
     rle_future *held; /* not yet sent, oldest first */
     rle_future **held_end;
-    size_t held_count;
+    size_t held_count, held_nested;
     char lost_reason[96]; /* of the last connection */
     uint64_t last_incarnation;
 };

@@ -1,0 +1,807 @@
+/* test_rpc_calls.c - calls between two workers: results, errors, order, bounds, deadlines,
+ * cancelling, long messages, references, lost connections; and frames no worker sends. */
+#include "rpc_pair.h"
+
+#include "rpc/crc32c.h"
+
+static int64_t clock_ahead;
+static int64_t shifted(void *self)
+{
+    (void)self;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + clock_ahead;
+}
+
+static void turns(pair *p, int n)
+{
+    for (int i = 0; i < n; i++) turn(p->a, p->b);
+}
+
+/* Answer a call with an error. */
+static void fail_one(rle_rpc *rpc, rle_status code, const char *text)
+{
+    rle_incoming_info info;
+    rle_decoder d;
+    rle_incoming *in = rle_rpc_next_call(rpc, &info, &d);
+    assert_non_null(in);
+    rle_wire_error e = {.code = code, .message = {text, strlen(text)}};
+    rle_incoming_fail(rpc, in, &e, false);
+}
+
+static void results_and_errors_come_back(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    size_t bytes = 0, blocks = 0;
+    for (int round = 0; round < 2000; round++) {
+        rle_future *f = call(p.b, p.to_a, "f", round), *g = call(p.a, p.to_b, "g", -round);
+        turns(&p, 2);
+        assert_true(serve_one(p.a));
+        if (round % 7)
+            assert_true(serve_one(p.b));
+        else
+            fail_one(p.b, RLE_NOT_FOUND, "nothing here");
+        turns(&p, 2);
+        assert_int_equal(rle_future_status(p.b, f), RLE_FUTURE_DONE);
+        assert_int_equal(result_of(f), round + 1);
+        rle_future_read(p.b, f);
+        if (round % 7) {
+            assert_int_equal(result_of(g), -round + 1);
+        } else {
+            rle_wire_error e;
+            assert_string_equal(error_of(g, &e), "nothing here");
+            assert_int_equal(e.code, RLE_NOT_FOUND);
+        }
+        rle_future_read(p.a, g);
+        rle_future_release(p.b, f);
+        rle_future_release(p.a, g);
+        if (round == 100) {
+            bytes = rle_mem_bytes();
+            blocks = rle_mem_blocks();
+        }
+    }
+    assert_int_equal(rle_mem_bytes(), bytes);
+    assert_int_equal(rle_mem_blocks(), blocks);
+    rle_rpc_counters c;
+    rle_rpc_count(p.a, &c);
+    assert_int_equal(c.live_futures, 0);
+    assert_int_equal(c.live_incoming, 0);
+    free_pair(&p);
+}
+
+static void calls_start_in_order_and_credits_bound_them(void **state)
+{
+    (void)state;
+    pair p = make_pair(&(rle_rpc_options){.max_credits = 8}, NULL);
+    rle_future *f[50];
+    for (int i = 0; i < 50; i++) f[i] = call(p.b, p.to_a, "f", i);
+    turns(&p, 5);
+    size_t serving, calling;
+    rle_rpc_open_calls(p.a, &serving, &calling);
+    assert_int_equal(serving, 8);
+    rle_rpc_open_calls(p.b, &serving, &calling);
+    assert_int_equal(calling, 8);
+    /* Nested calls need no credit and pass those that wait for it. */
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "n", 1);
+    rle_encode_integer(&e, 1000);
+    rle_future *nested = call_with(p.b, p.to_a, "n", &e, 0, true);
+    rle_encoder_fini(&e);
+    turns(&p, 2);
+    rle_rpc_open_calls(p.a, &serving, &calling);
+    assert_int_equal(serving, 9);
+    int64_t expect = 0;
+    for (int i = 0; i < 200 && expect < 51; i++) {
+        rle_incoming_info info;
+        rle_decoder d;
+        rle_value v;
+        rle_incoming *in = rle_rpc_next_call(p.a, &info, &d);
+        if (in) {
+            rle_decode(&d, &v);
+            int64_t want = expect < 8 ? expect : expect == 8 ? 1000 : expect - 1;
+            assert_int_equal(v.u.integer, want);
+            expect++;
+            rle_incoming_read(p.a, in);
+            rle_encoder_init(&e);
+            rle_encode_result_head(&e, 1);
+            rle_encode_integer(&e, v.u.integer + 1);
+            rle_incoming_reply(p.a, in, &e, false);
+            rle_encoder_fini(&e);
+        }
+        turns(&p, 1);
+    }
+    turns(&p, 4);
+    for (int i = 0; i < 50; i++) {
+        assert_int_equal(result_of(f[i]), i + 1);
+        rle_future_release(p.b, f[i]);
+    }
+    assert_int_equal(result_of(nested), 1001);
+    rle_future_release(p.b, nested);
+    free_pair(&p);
+}
+
+static void the_bound_on_concurrent_calls_cannot_lock_two_workers(void **state)
+{
+    (void)state;
+    pair p = make_pair(&(rle_rpc_options){.max_concurrent = 2}, NULL);
+    rle_future *f[3];
+    for (int i = 0; i < 3; i++) f[i] = call(p.b, p.to_a, "f", i);
+    turns(&p, 3);
+    rle_incoming_info info;
+    rle_decoder d;
+    rle_incoming *one = rle_rpc_next_call(p.a, &info, &d), *two = rle_rpc_next_call(p.a, &info, &d);
+    assert_non_null(one);
+    assert_non_null(two);
+    assert_null(rle_rpc_next_call(p.a, &info, &d)); /* two at once */
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "n", 1);
+    rle_encode_integer(&e, 5);
+    rle_future *nested = call_with(p.b, p.to_a, "n", &e, 0, true);
+    turns(&p, 3);
+    rle_incoming_waits(p.a, one, true);
+    assert_null(rle_rpc_next_call(p.a, &info, &d)); /* the other may still finish */
+    rle_incoming_waits(p.a, two, true);
+    rle_incoming *three = rle_rpc_next_call(p.a, &info, &d);
+    assert_non_null(three); /* all wait for others: one more, or nothing would ever move */
+    assert_string_equal(info.head.method, "n");
+    assert_null(rle_rpc_next_call(p.a, &info, &d)); /* but not the third ordinary one */
+    rle_encode_result_head(&e, 0);
+    rle_incoming *all[] = {three, two, one};
+    for (int i = 0; i < 3; i++) {
+        rle_encoder_reset(&e);
+        rle_encode_result_head(&e, 1);
+        rle_encode_integer(&e, 0);
+        assert_int_equal(rle_incoming_reply(p.a, all[i], &e, false), RLE_OK);
+    }
+    assert_true(serve_one(p.a));
+    rle_encoder_fini(&e);
+    turns(&p, 5);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(rle_future_status(p.b, f[i]), RLE_FUTURE_DONE);
+        rle_future_release(p.b, f[i]);
+    }
+    rle_future_release(p.b, nested);
+    free_pair(&p);
+}
+
+static void deadlines_end_a_call_on_both_sides(void **state)
+{
+    (void)state;
+    rle_clock clock = {shifted, NULL};
+    clock_ahead = 0;
+    rle_clock_set(&clock);
+    rle_rpc_options quick = {.heartbeat = RLE_SECONDS / 10, .peer_timeout = 1000 * RLE_SECONDS};
+    pair p = make_pair(&quick, &quick);
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "run", 1);
+    rle_encode_integer(&e, 1);
+    rle_future *running = call_with(p.b, p.to_a, "run", &e, 2 * RLE_SECONDS, false);
+    begin_call(&e, "late", 1);
+    rle_encode_integer(&e, 2);
+    rle_future *queued = call_with(p.b, p.to_a, "late", &e, 2 * RLE_SECONDS, false);
+    turns(&p, 3);
+    rle_incoming_info info;
+    rle_decoder d;
+    rle_incoming *in = rle_rpc_next_call(p.a, &info, &d);
+    assert_non_null(in);
+    assert_true(info.deadline > rle_now() + RLE_SECONDS);
+    clock_ahead = 2 * RLE_SECONDS;
+    for (int i = 0; i < 40; i++) {
+        usleep(10000);
+        turn(p.a, NULL); /* the server says first what it did not start */
+        turn(NULL, p.b);
+    }
+    rle_wire_error err;
+    assert_string_equal(error_of(running, &err),
+                        "\"run\" on \"a\" took longer than 2.000 s (outcome: unknown)");
+    assert_int_equal(err.code, RLE_DEADLINE_EXCEEDED);
+    assert_int_equal(err.outcome, RLE_OUTCOME_UNKNOWN);
+    assert_string_equal(error_of(queued, &err),
+                        "\"late\" on \"a\" was not started in time (outcome: not executed)");
+    assert_int_equal(err.outcome, RLE_OUTCOME_NOT_EXECUTED);
+    assert_null(rle_rpc_next_call(p.a, &info, &d)); /* it never runs */
+    assert_true(rle_incoming_cancelled(p.a, in));
+    /* The late result is dropped and counted. */
+    rle_encoder_reset(&e);
+    rle_encode_result_head(&e, 0);
+    assert_int_equal(rle_incoming_reply(p.a, in, &e, false), RLE_OK);
+    turns(&p, 3);
+    rle_rpc_counters c;
+    rle_rpc_count(p.b, &c);
+    assert_int_equal(c.late_results, 1);
+    rle_rpc_count(p.a, &c);
+    assert_int_equal(c.expired_unstarted, 1);
+    rle_future_release(p.b, running);
+    rle_future_release(p.b, queued);
+    /* A deadline that is over already is refused here. */
+    begin_call(&e, "f", 0);
+    rle_call_spec spec = {.peer = p.to_a, .method = "f", .deadline = rle_now() - 1};
+    rle_future *f;
+    assert_int_equal(rle_rpc_call(p.b, &spec, &e, &f), RLE_OK);
+    assert_string_equal(error_of(f, &err),
+                        "\"f\" on \"a\" was not started in time (outcome: not executed)");
+    rle_future_release(p.b, f);
+    /* A call inherits the smaller of both. */
+    begin_call(&e, "f", 0);
+    spec.deadline = rle_now() + RLE_SECONDS;
+    spec.timeout = 100 * RLE_SECONDS;
+    assert_int_equal(rle_rpc_call(p.b, &spec, &e, &f), RLE_OK);
+    turns(&p, 2);
+    assert_non_null(in = rle_rpc_next_call(p.a, &info, &d));
+    assert_true(info.deadline < rle_now() + 3 * RLE_SECONDS / 2);
+    rle_encoder_reset(&e);
+    rle_encode_result_head(&e, 0);
+    rle_incoming_reply(p.a, in, &e, false);
+    turns(&p, 2);
+    rle_future_release(p.b, f);
+    rle_encoder_fini(&e);
+    free_pair(&p);
+    rle_clock_set(NULL);
+}
+
+static void cancelling_reaches_the_handler(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    rle_future *running = call(p.b, p.to_a, "run", 1), *queued = call(p.b, p.to_a, "q", 2);
+    turns(&p, 3);
+    rle_incoming_info info;
+    rle_decoder d;
+    rle_incoming *in = rle_rpc_next_call(p.a, &info, &d);
+    int owner;
+    rle_incoming_set_owner(in, &owner);
+    rle_future_cancel(p.b, running);
+    rle_future_cancel(p.b, queued);
+    rle_wire_error err;
+    assert_string_equal(error_of(running, &err), "\"run\" was cancelled (outcome: unknown)");
+    assert_int_equal(err.code, RLE_CANCELLED);
+    turns(&p, 3);
+    assert_ptr_equal(rle_rpc_next_cancelled(p.a), &owner);
+    assert_null(rle_rpc_next_cancelled(p.a));
+    assert_true(rle_incoming_cancelled(p.a, in));
+    assert_null(rle_rpc_next_call(p.a, &info, &d)); /* the queued one is gone */
+    rle_encoder e;
+    rle_encoder_init(&e);
+    rle_encode_result_head(&e, 0);
+    rle_incoming_reply(p.a, in, &e, false);
+    rle_encoder_fini(&e);
+    turns(&p, 3);
+    rle_future_release(p.b, running);
+    rle_future_release(p.b, queued);
+    /* Its credit came back all the same. */
+    for (int i = 0; i < 70; i++) {
+        rle_future *f = call(p.b, p.to_a, "f", i);
+        turns(&p, 1);
+        assert_true(serve_one(p.a));
+        turns(&p, 1);
+        assert_int_equal(result_of(f), i + 1);
+        rle_future_release(p.b, f);
+    }
+    free_pair(&p);
+}
+
+static void a_lost_worker_fails_its_calls_and_frees_its_own(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    uint64_t object = rle_export_new(p.a);
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "take", 1);
+    rle_wire_ref ref = {.kind = RLE_REF_SENDERS, .object = object, .class_name = "X"};
+    rle_encode_ref(&e, &ref);
+    rle_future *f = call_with(p.a, p.to_b, "take", &e, 0, false);
+    rle_encoder_fini(&e);
+    rle_export_unhold(p.a, object); /* now only b holds it */
+    rle_future *from_b = call(p.b, p.to_a, "run", 1);
+    turns(&p, 3);
+    rle_incoming_info info;
+    rle_decoder d;
+    rle_incoming *served = rle_rpc_next_call(p.a, &info, &d);
+    int owner;
+    rle_incoming_set_owner(served, &owner);
+    assert_int_equal(rle_rpc_next_dropped(p.a), 0);
+    rle_future_release(p.b, from_b);
+    rle_rpc_free(p.b); /* no goodbye */
+    for (int i = 0; i < 5; i++) turn(p.a, NULL);
+    rle_wire_error err;
+    assert_string_equal(error_of(f, &err), "worker \"b\" disconnected while \"take\" was running "
+                                           "(outcome: unknown)");
+    assert_int_equal(err.code, RLE_UNAVAILABLE);
+    assert_true(logged("worker \"b\" lost: end of stream; 1 call failed, 1 reference released"));
+    assert_ptr_equal(rle_rpc_next_cancelled(p.a), &owner);
+    assert_int_equal(rle_rpc_next_dropped(p.a), object);
+    rle_encoder_init(&e);
+    rle_encode_result_head(&e, 0);
+    assert_int_equal(rle_incoming_reply(p.a, served, &e, false), RLE_OK); /* to nobody */
+    rle_encoder_fini(&e);
+    rle_future_release(p.a, f);
+    f = call(p.a, p.to_b, "again", 1);
+    assert_string_equal(error_of(f, &err), "worker \"b\" is not connected, \"again\" was not sent "
+                                           "(outcome: not executed)");
+    rle_future_release(p.a, f);
+    rle_rpc_counters c;
+    rle_rpc_count(p.a, &c);
+    assert_int_equal(c.live_futures + c.live_incoming + c.exported_objects, 0);
+    rle_rpc_free(p.a);
+}
+
+static void goodbyes_are_no_losses(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    rle_rpc_stop(p.a);
+    turns(&p, 3);
+    assert_false(rle_peer_connected(p.b, p.to_a));
+    assert_true(rle_peer_left(p.b, p.to_a));
+    rle_future *f = call(p.b, p.to_a, "f", 1);
+    rle_wire_error err;
+    assert_string_equal(error_of(f, &err),
+                        "\"a\" is stopping and did not run \"f\" (outcome: not executed)");
+    rle_future_release(p.b, f);
+    rle_rpc_free(p.a);
+    for (int i = 0; i < 3; i++) turn(NULL, p.b);
+    assert_false(logged("lost"));
+    rle_rpc_free(p.b);
+}
+
+/* ---- long messages ---- */
+
+static void long_messages_travel_in_pieces(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    static const size_t sizes[] = {1,       200000,        RLE_CHUNK_SIZE - 200, RLE_CHUNK_SIZE,
+                                   RLE_CHUNK_SIZE + 1, 3 * RLE_CHUNK_SIZE + 77, 8 << 20};
+    turns(&p, 10);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        uint8_t *data = malloc(n);
+        for (size_t k = 0; k < n; k++) data[k] = (uint8_t)(k * 2654435761u >> 13);
+        rle_array a = {.data = data, .dtype = RLE_U8, .ndim = 1, .shape = {(int64_t)n}};
+        rle_array_set_contiguous(&a);
+        rle_encoder e;
+        rle_encoder_init(&e);
+        begin_call(&e, "put", 2);
+        assert_int_equal(rle_encode_tensor(&e, &a, NULL), RLE_OK);
+        rle_encode_integer(&e, 7);
+        rle_future *f = call_with(p.b, p.to_a, "put", &e, 0, false);
+        rle_encoder_fini(&e);
+        uint8_t *copy = malloc(n);
+        memcpy(copy, data, n);
+        memset(data, 0, n); /* what was sent is what it was at the call */
+        free(data);
+        rle_incoming_info info;
+        rle_decoder d;
+        rle_value v;
+        rle_incoming *in = NULL;
+        bool overtaken = false;
+        for (int k = 0; k < 3000 && !in; k++) {
+            if (n > (4 << 20) && k == 3) {
+                rle_future *small = call(p.b, p.to_a, "small", 1);
+                for (int j = 0; j < 40 && !overtaken; j++) {
+                    turns(&p, 1);
+                    overtaken = serve_one(p.a);
+                }
+                turns(&p, 3);
+                assert_int_equal(rle_future_status(p.b, small), RLE_FUTURE_DONE);
+                rle_future_release(p.b, small);
+            }
+            turns(&p, 1);
+            in = rle_rpc_next_call(p.a, &info, &d);
+        }
+        assert_non_null(in);
+        if (n > (4 << 20)) assert_true(overtaken);
+        assert_int_equal(rle_decode(&d, &v), RLE_OK);
+        assert_int_equal(v.kind, RLE_VALUE_TENSOR);
+        assert_int_equal(v.u.tensor.size, n);
+        assert_memory_equal(v.u.tensor.data, copy, n);
+        assert_int_equal(rle_decode(&d, &v), RLE_OK);
+        assert_int_equal(v.u.integer, 7);
+        assert_int_equal(rle_decode_end(&d), RLE_OK);
+        rle_encoder_init(&e);
+        rle_encode_result_head(&e, 0);
+        assert_int_equal(rle_incoming_reply(p.a, in, &e, false), RLE_OK);
+        rle_encoder_fini(&e);
+        turns(&p, 3);
+        assert_int_equal(rle_future_status(p.b, f), RLE_FUTURE_DONE);
+        rle_future_release(p.b, f);
+        free(copy);
+    }
+    free_pair(&p);
+}
+
+static void messages_over_the_receivers_limit_are_not_sent(void **state)
+{
+    (void)state;
+    pair p = make_pair(&(rle_rpc_options){.max_message = 1 << 20}, NULL);
+    static uint8_t data[2 << 20];
+    rle_array a = {.data = data, .dtype = RLE_U8, .ndim = 1, .shape = {sizeof data}};
+    rle_array_set_contiguous(&a);
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "put", 1);
+    rle_encode_tensor(&e, &a, NULL);
+    rle_future *f = call_with(p.b, p.to_a, "put", &e, 0, false);
+    rle_encoder_fini(&e);
+    rle_wire_error err;
+    assert_non_null(strstr(error_of(f, &err), "over the limit of 1048576 bytes of worker \"a\""));
+    assert_int_equal(err.code, RLE_RESOURCE_EXHAUSTED);
+    assert_int_equal(err.outcome, RLE_OUTCOME_NOT_EXECUTED);
+    rle_future_release(p.b, f);
+    assert_true(rle_peer_connected(p.b, p.to_a));
+    free_pair(&p);
+}
+
+/* ---- references ---- */
+
+static void references_are_counted_by_connection(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    uint64_t object = rle_export_new(p.a);
+    for (int i = 0; i < 3; i++) {
+        rle_encoder e;
+        rle_encoder_init(&e);
+        begin_call(&e, "take", 1);
+        rle_wire_ref ref = {.kind = RLE_REF_SENDERS, .object = object, .class_name = "X"};
+        rle_encode_ref(&e, &ref);
+        rle_future *f = call_with(p.a, p.to_b, "take", &e, 0, false);
+        rle_encoder_fini(&e);
+        turns(&p, 2);
+        if (i < 2) {
+            /* Read by b, which now holds two. */
+            rle_incoming_info info;
+            rle_decoder d;
+            rle_incoming *in = rle_rpc_next_call(p.b, &info, &d);
+            rle_incoming_read(p.b, in);
+            rle_encoder_init(&e);
+            rle_encode_result_head(&e, 0);
+            rle_incoming_reply(p.b, in, &e, false);
+            rle_encoder_fini(&e);
+        } else {
+            fail_one(p.b, RLE_NOT_FOUND, "no"); /* never read: it goes back by itself */
+        }
+        turns(&p, 3);
+        rle_future_release(p.a, f);
+    }
+    rle_export_info info[4];
+    assert_int_equal(rle_rpc_exports(p.a, info, 4), 2);
+    rle_export_unhold(p.a, object);
+    assert_int_equal(rle_rpc_exports(p.a, info, 4), 1);
+    assert_string_equal(info[0].holder, "b");
+    assert_int_equal(info[0].count, 2);
+    rle_ref_discard(p.b, p.to_a, rle_rpc_incarnation(p.a), object, 1);
+    turns(&p, 3);
+    assert_int_equal(rle_rpc_next_dropped(p.a), 0);
+    rle_ref_discard(p.b, p.to_a, rle_rpc_incarnation(p.a) + 1, object, 1); /* of another life */
+    turns(&p, 3);
+    assert_int_equal(rle_rpc_next_dropped(p.a), 0);
+    rle_ref_discard(p.b, p.to_a, rle_rpc_incarnation(p.a), object, 1);
+    turns(&p, 3);
+    assert_int_equal(rle_rpc_next_dropped(p.a), object);
+    rle_ref_discard(p.b, p.to_a, rle_rpc_incarnation(p.a), object, 100); /* too many: no harm */
+    turns(&p, 3);
+    assert_int_equal(rle_rpc_exports(p.a, info, 4), 0);
+    free_pair(&p);
+}
+
+static void tickets_are_good_once(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", NULL);
+    uint8_t ticket[RLE_TICKET_SIZE] = {1}, other[RLE_TICKET_SIZE] = {2};
+    uint64_t object = rle_export_new(a);
+    assert_int_equal(rle_ticket_grant(a, object, ticket), RLE_OK);
+    rle_export_unhold(a, object);
+    assert_int_equal(rle_rpc_next_dropped(a), 0); /* the ticket holds it */
+    assert_int_equal(rle_ticket_claim(a, other), 0);
+    assert_int_equal(rle_ticket_claim(a, ticket), object);
+    assert_int_equal(rle_ticket_claim(a, ticket), 0);
+    rle_export_unhold(a, object);
+    assert_int_equal(rle_rpc_next_dropped(a), object);
+    assert_int_equal(rle_ticket_grant(a, object, ticket), RLE_NOT_FOUND);
+    rle_rpc_free(a);
+}
+
+/* ---- what no worker sends ---- */
+
+static void check_alive(rle_rpc *a, const char *name)
+{
+    rle_peer *peer = rle_rpc_peer(a, name);
+    assert_false(rle_peer_connected(a, peer));
+}
+
+static void protocol_errors_close_the_connection(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", NULL);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    static const struct {
+        rle_frame f;
+        const char *payload;
+        size_t n;
+        const char *log;
+    } cases[] = {
+        {{.type = RLE_FRAME_CALL, .id = 0}, "abc", 3, "closed \"x\": call without a number"},
+        {{.type = RLE_FRAME_CALL, .id = 5}, "abc", 3, "closed \"x\": malformed values: cut short"},
+        {{.type = RLE_FRAME_RESULT, .id = 5}, "\0\0", 2,
+         "closed \"x\": answer to call 5, which was not made"},
+        {{.type = RLE_FRAME_CHUNK, .id = 5, .arg = 1, .body = 100}, "abc", 3,
+         "closed \"x\": chunk of message 5 out of order"},
+        {{.type = RLE_FRAME_HELLO}, "abc", 3, "unexpected frame of type 1"},
+        {{.type = 77, .flags = RLE_FLAG_MUST_UNDERSTAND}, "", 0, "unexpected frame of type 77"},
+        {{.type = RLE_FRAME_PING}, "abc", 3, "PING frame with a body"},
+        {{.type = RLE_FRAME_RELEASE}, "abc", 3, "malformed RELEASE frame"},
+        {{.type = RLE_FRAME_CALL, .id = 1, .tensors = 65, .values = 1}, "abc", 3,
+         "65 tensors in a message, the limit is 64"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        raw r = raw_join(a, "x");
+        raw_send(&r, cases[i].f, cases[i].payload, cases[i].n);
+        if (!logged(cases[i].log)) fail_msg("case %zu: no line with: %s", i, cases[i].log);
+        rle_frame f;
+        uint8_t payload[256];
+        assert_int_equal(raw_read(&r, &f, payload, sizeof payload), 0);
+        raw_close(&r);
+        check_alive(a, "x");
+    }
+    /* An unknown type of no importance is skipped, with its body. */
+    raw r = raw_join(a, "x");
+    raw_send(&r, (rle_frame){.type = 77}, "abcdef", 6);
+    raw_send(&r, (rle_frame){.type = RLE_FRAME_PING, .arg = 4711}, NULL, 0);
+    rle_frame f;
+    uint8_t payload[256];
+    assert_int_equal(raw_read(&r, &f, payload, sizeof payload), 1);
+    assert_int_equal(f.type, RLE_FRAME_PONG);
+    assert_int_equal(f.arg, 4711);
+    /* A repeated request. */
+    static const char head[] = "\0\0\0\0\0\0\0\0\0\1f\0\0";
+    raw_send(&r, (rle_frame){.type = RLE_FRAME_CALL, .id = 17}, head, 13);
+    raw_send(&r, (rle_frame){.type = RLE_FRAME_CALL, .id = 17}, head, 13);
+    assert_true(logged("closed \"x\": request 17 repeated"));
+    raw_close(&r);
+    /* More calls than it was allowed. */
+    r = raw_join(a, "x");
+    for (int i = 1; i <= 65; i++)
+        raw_send(&r, (rle_frame){.type = RLE_FRAME_CALL, .id = (uint64_t)i}, head, 13);
+    assert_true(logged("closed \"x\": more than 64 calls open"));
+    raw_close(&r);
+    /* A frame of somebody's former life. */
+    r = raw_join(a, "x");
+    r.incarnation++;
+    raw_send(&r, (rle_frame){.type = RLE_FRAME_PING}, NULL, 0);
+    assert_true(logged("closed \"x\": frame of another incarnation"));
+    raw_close(&r);
+    rle_rpc_free(a);
+}
+
+static void long_messages_may_not_pile_up(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", &(rle_rpc_options){.max_message = 1 << 20});
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    raw r = raw_join(a, "x");
+    for (uint64_t i = 1; i <= 3; i++)
+        raw_send(&r, (rle_frame){.type = RLE_FRAME_CALL, .id = i, .flags = RLE_FLAG_MORE,
+                                 .body = 1 << 20, .values = 100, .tensors = 1},
+                 "abcd", 4);
+    assert_true(logged("unfinished messages of more than 2097152 bytes"));
+    raw_close(&r);
+    r = raw_join(a, "x");
+    raw_send(&r, (rle_frame){.type = RLE_FRAME_CALL, .id = 1, .body = (1 << 20) + 1,
+                             .flags = RLE_FLAG_MORE, .values = 4, .tensors = 1},
+             "abcd", 4);
+    assert_true(logged("frame of 1048577 bytes is over the limit of 1048576"));
+    raw_close(&r);
+    rle_rpc_free(a);
+}
+
+/* Every bit of a recorded exchange is flipped, one at a time, with and without the checksum
+ * of the body: nothing but closed connections and error answers may come of it. */
+static void no_flipped_bit_of_a_session_does_harm(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", NULL);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "f", 3);
+    rle_encode_integer(&e, 1);
+    rle_encode_table(&e, 1, 1);
+    rle_encode_bool(&e, true);
+    rle_encode_string(&e, "key", 3);
+    rle_encode_number(&e, 0.5);
+    rle_encode_leave(&e);
+    rle_wire_ref ref = {.kind = RLE_REF_SENDERS, .object = 3, .class_name = "C"};
+    rle_encode_ref(&e, &ref);
+    size_t n = rle_encoder_values_size(&e);
+    uint8_t session[4 * RLE_FRAME_HEADER + 512];
+    for (int with_crc = 0; with_crc < 2; with_crc++) {
+        for (size_t bit = 0;; bit++) {
+            raw r = raw_join(a, "x");
+            rle_frame f = {.type = RLE_FRAME_CALL, .id = 1, .payload = (uint32_t)n,
+                           .values = (uint32_t)n, .body = n, .incarnation = r.incarnation};
+            if (with_crc) {
+                f.flags = RLE_FLAG_BODY_CRC;
+                f.crc = rle_crc32c(0, e.w.data + RLE_FRAME_HEADER, n);
+            }
+            size_t size = 0;
+            rle_frame_encode(&f, session);
+            memcpy(session + RLE_FRAME_HEADER, e.w.data + RLE_FRAME_HEADER, n);
+            size += RLE_FRAME_HEADER + n;
+            f = (rle_frame){.type = RLE_FRAME_CANCEL, .id = 1, .incarnation = r.incarnation};
+            rle_frame_encode(&f, session + size);
+            size += RLE_FRAME_HEADER;
+            f = (rle_frame){.type = RLE_FRAME_RELEASE, .payload = 12, .values = 12, .body = 12,
+                            .incarnation = r.incarnation};
+            rle_frame_encode(&f, session + size);
+            memcpy(session + size + RLE_FRAME_HEADER, "\1\0\0\0\0\0\0\0\1\0\0\0", 12);
+            size += RLE_FRAME_HEADER + 12;
+            if (bit >= size * 8) {
+                raw_close(&r);
+                break;
+            }
+            session[bit / 8] ^= (uint8_t)(1 << bit % 8);
+            raw_write(&r, session, size);
+            rle_incoming_info info;
+            rle_decoder d;
+            rle_incoming *in;
+            while ((in = rle_rpc_next_call(a, &info, &d)) != NULL) {
+                rle_status s = RLE_OK;
+                for (int i = 0; i < info.head.args && s == RLE_OK; i++)
+                    s = rle_decode_skip(&d, NULL, NULL);
+                if (with_crc) assert_int_equal(s, RLE_OK); /* it would have been noticed */
+                rle_wire_error err = {.code = RLE_NOT_FOUND};
+                rle_incoming_fail(a, in, &err, false);
+            }
+            raw_close(&r);
+            turn(a, NULL);
+        }
+    }
+    rle_encoder_fini(&e);
+    for (int i = 0; i < 5; i++) turn(a, NULL);
+    rle_rpc_counters c;
+    rle_rpc_count(a, &c);
+    assert_int_equal(c.live_incoming, 0);
+    rle_rpc_free(a);
+}
+
+/* Cut after every byte: the message is never seen, the line says how far it came. */
+static void every_cut_of_a_frame_is_noticed(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", NULL);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    uint8_t bytes[RLE_FRAME_HEADER + 13];
+    static const char head[] = "\0\0\0\0\0\0\0\0\0\1f\0\0";
+    for (size_t cut = 1; cut < sizeof bytes; cut++) {
+        raw r = raw_join(a, "x");
+        rle_frame f = {.type = RLE_FRAME_CALL, .id = 1, .payload = 13, .values = 13, .body = 13,
+                       .incarnation = r.incarnation};
+        rle_frame_encode(&f, bytes);
+        memcpy(bytes + RLE_FRAME_HEADER, head, 13);
+        raw_write(&r, bytes, cut);
+        test_log_count = 0;
+        raw_close(&r);
+        rle_incoming_info info;
+        rle_decoder d;
+        assert_null(rle_rpc_next_call(a, &info, &d));
+        char want[128];
+        snprintf(want, sizeof want, "end of stream inside a frame (%zu of %d bytes)", cut,
+                 cut < RLE_FRAME_HEADER ? RLE_FRAME_HEADER : RLE_FRAME_HEADER + 13);
+        if (!logged(want)) fail_msg("no line with: %s", want);
+    }
+    rle_rpc_free(a);
+}
+
+/* One byte at a time it is the same message. */
+static void a_trickle_is_put_together(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", NULL);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    raw r = raw_join(a, "x");
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "f", 1);
+    rle_encode_integer(&e, 41);
+    size_t n = rle_encoder_values_size(&e);
+    rle_frame f = {.type = RLE_FRAME_CALL, .id = 1, .payload = (uint32_t)n,
+                   .values = (uint32_t)n, .body = n, .incarnation = r.incarnation};
+    rle_frame_encode(&f, e.w.data);
+    for (size_t i = 0; i < e.w.len; i++) raw_write(&r, e.w.data + i, 1);
+    rle_encoder_fini(&e);
+    assert_true(serve_one(a));
+    uint8_t payload[64];
+    assert_int_equal(raw_read(&r, &f, payload, sizeof payload), 1);
+    assert_int_equal(f.type, RLE_FRAME_RESULT);
+    assert_int_equal(f.credit, 1);
+    raw_close(&r);
+    rle_rpc_free(a);
+}
+
+/* ---- memory running out ---- */
+
+static void every_allocation_may_fail(void **state)
+{
+    (void)state;
+    size_t bytes = rle_mem_bytes();
+    for (uint64_t nth = 1; nth < 400; nth++) {
+        pair p = make_pair(NULL, NULL);
+        rle_future *f = NULL;
+        rle_encoder e;
+        rle_encoder_init(&e);
+        begin_call(&e, "f", 1);
+        rle_encode_integer(&e, 1);
+        rle_call_spec spec = {.peer = p.to_a, .method = "f"};
+        rle_mem_fault(nth, false);
+        rle_status s = rle_rpc_call(p.b, &spec, &e, &f);
+        for (int i = 0; i < 6; i++) {
+            turns(&p, 1);
+            rle_incoming_info info;
+            rle_decoder d;
+            rle_incoming *in = rle_rpc_next_call(p.a, &info, &d);
+            if (!in) continue;
+            rle_incoming_read(p.a, in);
+            rle_encoder_reset(&e);
+            rle_encode_result_head(&e, 1);
+            rle_encode_integer(&e, 2);
+            if (rle_encoder_status(&e) != RLE_OK ||
+                rle_incoming_reply(p.a, in, &e, false) != RLE_OK) {
+                rle_wire_error err = {.code = RLE_RESOURCE_EXHAUSTED};
+                rle_incoming_fail(p.a, in, &err, false);
+            }
+        }
+        rle_mem_fault(0, false);
+        rle_encoder_fini(&e);
+        turns(&p, 5);
+        if (s == RLE_OK) {
+            assert_int_not_equal(rle_future_status(p.b, f), RLE_FUTURE_PENDING);
+            rle_future_release(p.b, f);
+        }
+        /* After it the next call works, unless the connection had to go. */
+        if (rle_peer_connected(p.b, p.to_a) && rle_peer_connected(p.a, p.to_b)) {
+            f = call(p.b, p.to_a, "f", 5);
+            for (int i = 0; i < 6; i++) {
+                turns(&p, 1);
+                serve_one(p.a);
+            }
+            assert_int_equal(result_of(f), 6);
+            rle_future_release(p.b, f);
+        }
+        free_pair(&p);
+        assert_int_equal(rle_mem_bytes(), bytes);
+        if (nth > 40 && nth < 390) nth += 30; /* few allocations are left that far */
+    }
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(results_and_errors_come_back),
+        TEST(calls_start_in_order_and_credits_bound_them),
+        TEST(the_bound_on_concurrent_calls_cannot_lock_two_workers),
+        TEST(deadlines_end_a_call_on_both_sides),
+        TEST(cancelling_reaches_the_handler),
+        TEST(a_lost_worker_fails_its_calls_and_frees_its_own),
+        TEST(goodbyes_are_no_losses),
+        TEST(long_messages_travel_in_pieces),
+        TEST(messages_over_the_receivers_limit_are_not_sent),
+        TEST(references_are_counted_by_connection),
+        TEST(tickets_are_good_once),
+        TEST(protocol_errors_close_the_connection),
+        TEST(long_messages_may_not_pile_up),
+        TEST(no_flipped_bit_of_a_session_does_harm),
+        TEST(every_cut_of_a_frame_is_noticed),
+        TEST(a_trickle_is_put_together),
+        TEST(every_allocation_may_fail),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
