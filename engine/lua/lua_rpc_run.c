@@ -148,7 +148,7 @@ static void abandon_call(rle_lua_handler *h)
                         .message = {text, strlen(text)},
                         .worker = {name, strlen(name)},
                         .method = {h->info.head.method, h->info.head.method_len}};
-    rle_incoming_fail(rle_lua_rpc_state.rpc, h->in, &e, false);
+    rle_incoming_fail(rle_lua_rpc_state.rpc, h->in, &e);
     h->in = NULL;
 }
 
@@ -219,7 +219,7 @@ static int answer_failure(lua_State *L)
     rle_lua_error_to_wire(L, h->co, h->info.head.method, &e, &data);
     rle_incoming *in = h->in;
     h->in = NULL;
-    rle_incoming_fail(s->rpc, in, &e, false);
+    rle_incoming_fail(s->rpc, in, &e);
     rle_encoder_fini(&data);
     return 0;
 }
@@ -230,7 +230,7 @@ static void answer_out_of_memory(rle_lua_handler *h)
     rle_wire_error e = {.code = RLE_RESOURCE_EXHAUSTED, .message = {text, sizeof text - 1}};
     rle_incoming *in = h->in;
     h->in = NULL;
-    if (in) rle_incoming_fail(rle_lua_rpc_state.rpc, in, &e, false);
+    if (in) rle_incoming_fail(rle_lua_rpc_state.rpc, in, &e);
 }
 
 static bool is_interrupt(lua_State *L)
@@ -478,8 +478,7 @@ static int run_reply(lua_State *L)
     rle_encoder_reset(&s->encoder);
     rle_encode_result_head(&s->encoder, (uint16_t)n);
     rle_lua_encode(L, &s->encoder, 1, n, h->info.caller, "result");
-    bool more = rle_rpc_next_is_from(s->rpc, h->in);
-    rle_lua_check(L, rle_incoming_reply(s->rpc, h->in, &s->encoder, more));
+    rle_lua_check(L, rle_incoming_reply(s->rpc, h->in, &s->encoder));
     h->in = NULL;
     return 0;
 }

@@ -84,7 +84,6 @@ void rle_export_unhold(rle_rpc *rpc, uint64_t object)
 
 uint64_t rle_rpc_next_dropped(rle_rpc *rpc)
 {
-    if (!rpc->dropped_count) return 0; /* a look without the lock: the next one will see it */
     rle_rpc_enter(rpc);
     uint64_t object = rpc->dropped_count ? rpc->dropped[--rpc->dropped_count] : 0;
     rle_rpc_leave(rpc);

@@ -283,13 +283,10 @@ bool rle_incoming_cancelled(rle_rpc *rpc, rle_incoming *in);
 /* To be told by rle_rpc_next_cancelled; any pointer of the layer above. */
 void rle_incoming_set_owner(rle_incoming *in, void *owner);
 void *rle_rpc_next_cancelled(rle_rpc *rpc); /* NULL: none */
-/* Answer and be done with it. `more` says that another answer to the same worker follows
- * at once: then writing may wait for it. INVALID_ARGUMENT or RESOURCE_EXHAUSTED when the
- * result cannot be sent; then answer with an error. */
-rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e, bool more);
-void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *error, bool more);
-/* Would the next startable call be of the same connection? */
-bool rle_rpc_next_is_from(rle_rpc *rpc, const rle_incoming *in);
+/* Answer and be done with it. RESOURCE_EXHAUSTED or NOT_FOUND when the result cannot be
+ * sent; then answer with an error. */
+rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e);
+void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *error);
 
 /* ---- references ----
  *

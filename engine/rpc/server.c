@@ -81,7 +81,7 @@ static rle_frame answer(const rle_incoming *in, rle_frame_type type)
     return (rle_frame){.type = (uint8_t)type, .id = in->id, .credit = in->nested ? 0 : 1};
 }
 
-static void send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e, bool later)
+static void send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e)
 {
     rle_writer w;
     rle_writer_init(&w);
@@ -89,7 +89,7 @@ static void send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e, bo
     f->code = (uint16_t)e->code;
     f->values = (uint32_t)w.len;
     struct iovec part = {w.data, w.len};
-    if (w.failed || rle_conn_send(conn, f, &part, 1, false, later) != RLE_OK)
+    if (w.failed || rle_conn_send(conn, f, &part, 1, false, false) != RLE_OK)
         rle_conn_close(conn, "out of memory", false);
     rle_writer_fini(&w);
 }
@@ -104,7 +104,7 @@ static void fail_text(rle_incoming *in, rle_status code, rle_outcome outcome, co
                             .worker = {name, strlen(name)},
                             .method = {in->head.method, in->head.method_len}};
         rle_frame f = answer(in, RLE_FRAME_ERROR);
-        send_error(in->conn, &f, &e, false);
+        send_error(in->conn, &f, &e);
     }
     incoming_free(in);
 }
@@ -156,7 +156,7 @@ static void refuse_call(rle_conn *conn, const rle_frame *f, rle_status code)
     rle_frame answer_frame = {.type = RLE_FRAME_ERROR,
                               .id = f->id,
                               .credit = f->flags & RLE_FLAG_NESTED ? 0 : 1};
-    send_error(conn, &answer_frame, &e, false);
+    send_error(conn, &answer_frame, &e);
 }
 
 void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
@@ -312,13 +312,6 @@ rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decod
     return in;
 }
 
-bool rle_rpc_next_is_from(rle_rpc *rpc, const rle_incoming *in)
-{
-    /* A hint: looked at without the lock, by the only thread that takes from the queue. */
-    const rle_incoming *next = rpc->queue;
-    return next && in->conn && next->conn == in->conn;
-}
-
 void rle_incoming_read(rle_rpc *rpc, rle_incoming *in)
 {
     if (!in->message.block && in->message.borrowed == 0) return;
@@ -362,7 +355,7 @@ void *rle_rpc_next_cancelled(rle_rpc *rpc)
     return owner;
 }
 
-rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e, bool more)
+rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e)
 {
     rle_status s = RLE_OK;
     rle_rpc_enter(rpc);
@@ -379,7 +372,7 @@ rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e, bo
                                         rle_encoder_values_size(e), true, e->tensors);
         if (s == RLE_OK) {
             rle_frame f = answer(in, RLE_FRAME_RESULT);
-            s = rle_conn_send_encoded(conn, &f, e, more);
+            s = rle_conn_send_encoded(conn, &f, e, false);
         }
     }
     if (s == RLE_OK) incoming_free(in);
@@ -387,12 +380,12 @@ rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e, bo
     return s;
 }
 
-void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *error, bool more)
+void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *error)
 {
     rle_rpc_enter(rpc);
     if (in->conn) {
         rle_frame f = answer(in, RLE_FRAME_ERROR);
-        send_error(in->conn, &f, error, more);
+        send_error(in->conn, &f, error);
     }
     incoming_free(in);
     rle_rpc_leave(rpc);

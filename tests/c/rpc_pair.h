@@ -177,7 +177,7 @@ static inline bool serve_one(rle_rpc *rpc)
     rle_encoder_init(&e);
     rle_encode_result_head(&e, 1);
     rle_encode_integer(&e, v.u.integer + 1);
-    assert_int_equal(rle_incoming_reply(rpc, in, &e, false), RLE_OK);
+    assert_int_equal(rle_incoming_reply(rpc, in, &e), RLE_OK);
     rle_encoder_fini(&e);
     return true;
 }

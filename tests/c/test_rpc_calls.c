@@ -26,7 +26,7 @@ static void fail_one(rle_rpc *rpc, rle_status code, const char *text)
     rle_incoming *in = rle_rpc_next_call(rpc, &info, &d);
     assert_non_null(in);
     rle_wire_error e = {.code = code, .message = {text, strlen(text)}};
-    rle_incoming_fail(rpc, in, &e, false);
+    rle_incoming_fail(rpc, in, &e);
 }
 
 static void results_and_errors_come_back(void **state)
@@ -107,7 +107,7 @@ static void calls_start_in_order_and_credits_bound_them(void **state)
             rle_encoder_init(&e);
             rle_encode_result_head(&e, 1);
             rle_encode_integer(&e, v.u.integer + 1);
-            rle_incoming_reply(p.a, in, &e, false);
+            rle_incoming_reply(p.a, in, &e);
             rle_encoder_fini(&e);
         }
         turns(&p, 1);
@@ -154,7 +154,7 @@ static void the_bound_on_concurrent_calls_cannot_lock_two_workers(void **state)
         rle_encoder_reset(&e);
         rle_encode_result_head(&e, 1);
         rle_encode_integer(&e, 0);
-        assert_int_equal(rle_incoming_reply(p.a, all[i], &e, false), RLE_OK);
+        assert_int_equal(rle_incoming_reply(p.a, all[i], &e), RLE_OK);
     }
     assert_true(serve_one(p.a));
     rle_encoder_fini(&e);
@@ -208,7 +208,7 @@ static void deadlines_end_a_call_on_both_sides(void **state)
     /* The late result is dropped and counted. */
     rle_encoder_reset(&e);
     rle_encode_result_head(&e, 0);
-    assert_int_equal(rle_incoming_reply(p.a, in, &e, false), RLE_OK);
+    assert_int_equal(rle_incoming_reply(p.a, in, &e), RLE_OK);
     turns(&p, 3);
     rle_rpc_counters c;
     rle_rpc_count(p.b, &c);
@@ -235,7 +235,7 @@ static void deadlines_end_a_call_on_both_sides(void **state)
     assert_true(info.deadline < rle_now() + 3 * RLE_SECONDS / 2);
     rle_encoder_reset(&e);
     rle_encode_result_head(&e, 0);
-    rle_incoming_reply(p.a, in, &e, false);
+    rle_incoming_reply(p.a, in, &e);
     turns(&p, 2);
     rle_future_release(p.b, f);
     rle_encoder_fini(&e);
@@ -267,7 +267,7 @@ static void cancelling_reaches_the_handler(void **state)
     rle_encoder e;
     rle_encoder_init(&e);
     rle_encode_result_head(&e, 0);
-    rle_incoming_reply(p.a, in, &e, false);
+    rle_incoming_reply(p.a, in, &e);
     rle_encoder_fini(&e);
     turns(&p, 3);
     rle_future_release(p.b, running);
@@ -317,7 +317,7 @@ static void a_lost_worker_fails_its_calls_and_frees_its_own(void **state)
     assert_int_equal(rle_rpc_next_dropped(p.a), object);
     rle_encoder_init(&e);
     rle_encode_result_head(&e, 0);
-    assert_int_equal(rle_incoming_reply(p.a, served, &e, false), RLE_OK); /* to nobody */
+    assert_int_equal(rle_incoming_reply(p.a, served, &e), RLE_OK); /* to nobody */
     rle_encoder_fini(&e);
     rle_future_release(p.a, f);
     f = call(p.a, p.to_b, "again", 1);
@@ -405,7 +405,7 @@ static void long_messages_travel_in_pieces(void **state)
         assert_int_equal(rle_decode_end(&d), RLE_OK);
         rle_encoder_init(&e);
         rle_encode_result_head(&e, 0);
-        assert_int_equal(rle_incoming_reply(p.a, in, &e, false), RLE_OK);
+        assert_int_equal(rle_incoming_reply(p.a, in, &e), RLE_OK);
         rle_encoder_fini(&e);
         turns(&p, 3);
         assert_int_equal(rle_future_status(p.b, f), RLE_FUTURE_DONE);
@@ -461,7 +461,7 @@ static void references_are_counted_by_connection(void **state)
             rle_incoming_read(p.b, in);
             rle_encoder_init(&e);
             rle_encode_result_head(&e, 0);
-            rle_incoming_reply(p.b, in, &e, false);
+            rle_incoming_reply(p.b, in, &e);
             rle_encoder_fini(&e);
         } else {
             fail_one(p.b, RLE_NOT_FOUND, "no"); /* never read: it goes back by itself */
@@ -657,7 +657,7 @@ static void no_flipped_bit_of_a_session_does_harm(void **state)
                     s = rle_decode_skip(&d, NULL, NULL);
                 if (with_crc) assert_int_equal(s, RLE_OK); /* it would have been noticed */
                 rle_wire_error err = {.code = RLE_NOT_FOUND};
-                rle_incoming_fail(a, in, &err, false);
+                rle_incoming_fail(a, in, &err);
             }
             raw_close(&r);
             turn(a, NULL);
@@ -752,9 +752,9 @@ static void every_allocation_may_fail(void **state)
             rle_encode_result_head(&e, 1);
             rle_encode_integer(&e, 2);
             if (rle_encoder_status(&e) != RLE_OK ||
-                rle_incoming_reply(p.a, in, &e, false) != RLE_OK) {
+                rle_incoming_reply(p.a, in, &e) != RLE_OK) {
                 rle_wire_error err = {.code = RLE_RESOURCE_EXHAUSTED};
-                rle_incoming_fail(p.a, in, &err, false);
+                rle_incoming_fail(p.a, in, &err);
             }
         }
         rle_mem_fault(0, false);

@@ -1,0 +1,203 @@
+/* test_rpc_guard.c - the thread that keeps a worker alive for others while its owner is busy,
+ * and what happens to one that has no such thread left. */
+#include "rpc_pair.h"
+
+#include <fcntl.h>
+
+static size_t threads(void)
+{
+    size_t n = 0;
+    DIR *d = opendir("/proc/self/task");
+    for (struct dirent *e; (e = readdir(d));) n += e->d_name[0] != '.';
+    closedir(d);
+    return n;
+}
+
+/* A worker with a guard; nobody turns its loop but that. */
+static rle_rpc *guarded(const char *name)
+{
+    rle_rpc_options o = {.name = name, .token = &test_token};
+    rle_rpc *rpc;
+    assert_int_equal(rle_rpc_new(&o, &rpc), RLE_OK);
+    assert_int_equal(rle_rpc_listen(rpc, test_address, NULL), RLE_OK);
+    return rpc;
+}
+
+static void turn_for(rle_rpc *rpc, double seconds)
+{
+    int64_t end = rle_now() + (int64_t)(seconds * 1e9);
+    while (rle_now() < end) {
+        rle_rpc_turn(rpc, false);
+        usleep(2000);
+    }
+}
+
+static const rle_rpc_options quick = {.heartbeat = RLE_SECONDS / 10,
+                                      .peer_timeout = 2 * RLE_SECONDS / 5,
+                                      .busy_after = RLE_SECONDS / 5};
+
+static void a_busy_owner_is_not_taken_for_dead(void **state)
+{
+    (void)state;
+    size_t before = threads(), bytes = rle_mem_bytes(), fds = open_fds();
+    rle_rpc *busy = guarded("busy");
+    assert_int_equal(threads(), before + 1);
+    rle_rpc *b = worker("b", &quick);
+    char list[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+    rle_rpc_own_addresses(busy, list);
+    const char *address = list[0];
+    rle_peer *peer = rle_rpc_peer(b, "busy");
+    rle_peer_hint(b, peer, &address, 1);
+    /* Even joining works while the owner is away. */
+    rle_future *f = call(b, peer, "run", 1), *quickly;
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "soon", 1);
+    rle_encode_integer(&e, 1);
+    quickly = call_with(b, peer, "soon", &e, RLE_SECONDS / 2, false);
+    rle_encoder_fini(&e);
+    turn_for(b, 1.5);
+    assert_true(rle_peer_connected(b, peer));
+    assert_true(logged("worker \"busy\" is alive but \"run\" has run for "));
+    rle_wire_error err;
+    assert_string_equal(error_of(quickly, &err),
+                        "\"soon\" on \"busy\" was not started in time (outcome: not executed)");
+    assert_int_equal(rle_future_status(b, f), RLE_FUTURE_PENDING);
+    /* The owner comes back and finds the call. */
+    assert_true(serve_one(busy));
+    rle_rpc_turn(busy, false);
+    turn_for(b, 0.05);
+    assert_int_equal(result_of(f), 2);
+    rle_future_release(b, f);
+    rle_future_release(b, quickly);
+    rle_rpc_free(b);
+    rle_rpc_free(busy);
+    assert_int_equal(threads(), before);
+    assert_int_equal(open_fds(), fds);
+    assert_int_equal(rle_mem_bytes(), bytes);
+}
+
+/* The owner goes in and out while the guard is in charge: nothing is lost, nobody waits. */
+static void owner_and_guard_take_turns(void **state)
+{
+    (void)state;
+    rle_rpc *a = guarded("a");
+    rle_rpc *b = worker("b", NULL);
+    rle_peer *peer = link_to(b, a);
+    int served = 0;
+    for (int round = 0; round < 30; round++) {
+        rle_future *f[8];
+        for (int i = 0; i < 8; i++) f[i] = call(b, peer, "f", i);
+        turn_for(b, 0.005);
+        if (round % 3 == 0) usleep(130000); /* long enough for the guard */
+        for (int i = 0; i < 200 && served < 8 * (round + 1); i++) {
+            served += serve_one(a);
+            if (round % 2) rle_rpc_turn(a, false);
+            turn_for(b, 0.001);
+        }
+        for (int i = 0; i < 8; i++) {
+            wait_for(NULL, b, b, f[i]);
+            assert_int_equal(result_of(f[i]), i + 1);
+            rle_future_release(b, f[i]);
+        }
+    }
+    rle_rpc_free(b);
+    rle_rpc_free(a);
+}
+
+/* Many long messages arrive while the owner is away. */
+static void the_guard_drains_sockets(void **state)
+{
+    (void)state;
+    rle_rpc *a = guarded("a");
+    rle_rpc *b = worker("b", NULL);
+    rle_peer *peer = link_to(b, a);
+    enum { COUNT = 20, SIZE = 1 << 20 };
+    rle_future *f[COUNT];
+    uint8_t *data = calloc(1, SIZE);
+    for (int i = 0; i < COUNT; i++) {
+        memset(data, i + 1, SIZE);
+        rle_array array = {.data = data, .dtype = RLE_U8, .ndim = 1, .shape = {SIZE}};
+        rle_array_set_contiguous(&array);
+        rle_encoder e;
+        rle_encoder_init(&e);
+        begin_call(&e, "put", 1);
+        assert_int_equal(rle_encode_tensor(&e, &array, NULL), RLE_OK);
+        f[i] = call_with(b, peer, "put", &e, 0, false);
+        rle_encoder_fini(&e);
+    }
+    for (int i = 0; i < 400 && !rle_rpc_flushed(b); i++) turn_for(b, 0.01);
+    assert_true(rle_rpc_flushed(b));
+    rle_encoder e;
+    rle_encoder_init(&e);
+    for (int i = 0; i < COUNT;) {
+        rle_incoming_info info;
+        rle_decoder d;
+        rle_value v;
+        rle_incoming *in = rle_rpc_next_call(a, &info, &d);
+        if (!in) {
+            rle_rpc_turn(a, false);
+            continue;
+        }
+        assert_int_equal(rle_decode(&d, &v), RLE_OK);
+        const uint8_t *got = v.u.tensor.data;
+        for (int k = 0; k < SIZE; k += 4099) assert_int_equal(got[k], i + 1);
+        rle_encoder_reset(&e);
+        rle_encode_result_head(&e, 0);
+        rle_incoming_reply(a, in, &e);
+        i++;
+    }
+    rle_encoder_fini(&e);
+    turn_for(b, 0.05);
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(rle_future_status(b, f[i]), RLE_FUTURE_DONE);
+        rle_future_release(b, f[i]);
+    }
+    free(data);
+    rle_rpc_free(b);
+    rle_rpc_free(a);
+}
+
+static void a_silent_worker_is_given_up(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, &quick);
+    rle_future *f = call(p.b, p.to_a, "run", 1);
+    turn_for(p.b, 1.0); /* nobody turns a's loop, and it has no guard */
+    rle_wire_error err;
+    assert_string_equal(error_of(f, &err), "worker \"a\" did not answer for 0.4 s (outcome: "
+                                           "unknown)");
+    assert_int_equal(err.code, RLE_UNAVAILABLE);
+    assert_true(logged("worker \"a\" lost: did not answer for 0.4 s; 1 call failed"));
+    rle_future_release(p.b, f);
+    free_pair(&p);
+}
+
+static void descriptors_are_closed_by_exec(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    for (int fd = 3; fd < 64; fd++) {
+        int flags = fcntl(fd, F_GETFD);
+        if (flags >= 0 && !(flags & FD_CLOEXEC)) {
+            char link[64], path[128] = "";
+            snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+            ssize_t n = readlink(link, path, sizeof path - 1);
+            assert_false(n > 0 && (strstr(path, "socket") || strstr(path, "eventpoll") ||
+                                   strstr(path, "eventfd")));
+        }
+    }
+    free_pair(&p);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(a_busy_owner_is_not_taken_for_dead), TEST(owner_and_guard_take_turns),
+        TEST(the_guard_drains_sockets),           TEST(a_silent_worker_is_given_up),
+        TEST(descriptors_are_closed_by_exec),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
