@@ -331,6 +331,16 @@ static void set_number(lua_State *L, const char *key, double v)
     lua_setfield(L, -2, key);
 }
 
+static void set_count(lua_State *L, const char *key, uint64_t v)
+{
+#if LUA_VERSION_NUM >= 503
+    lua_pushinteger(L, (lua_Integer)v);
+#else
+    lua_pushnumber(L, (lua_Number)v);
+#endif
+    lua_setfield(L, -2, key);
+}
+
 static void set_flag(lua_State *L, const char *key, bool v)
 {
     lua_pushboolean(L, v);
@@ -356,26 +366,27 @@ static int rpc_workers(lua_State *L)
         lua_setfield(L, -2, "address");
         set_flag(L, "connected", p->connected);
         set_flag(L, "left", p->left);
-        set_number(L, "pid", (double)p->pid);
+        set_count(L, "pid", (uint64_t)p->pid);
         set_number(L, "silent", (double)p->silent / 1e9);
-        set_number(L, "calls_to", (double)p->calls_to);
-        set_number(L, "calls_from", (double)p->calls_from);
-        set_number(L, "references", (double)p->references);
-        set_number(L, "bytes_in", (double)p->bytes_in);
-        set_number(L, "bytes_out", (double)p->bytes_out);
+        set_count(L, "calls_to", (uint64_t)p->calls_to);
+        set_count(L, "calls_from", (uint64_t)p->calls_from);
+        set_count(L, "references", (uint64_t)p->references);
+        set_count(L, "bytes_in", (uint64_t)p->bytes_in);
+        set_count(L, "bytes_out", (uint64_t)p->bytes_out);
         lua_rawseti(L, -2, (int)i + 1);
     }
     return 1;
 }
 
-/* connected(name) -> true while that worker can be called; false, true when it said goodbye */
+/* connected(name) -> whether that worker can be called, has said goodbye, is still there */
 static int rpc_connected(lua_State *L)
 {
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     rle_peer *peer = rle_rpc_peer(s->rpc, luaL_checkstring(L, 1));
     lua_pushboolean(L, peer && rle_peer_connected(s->rpc, peer));
     lua_pushboolean(L, peer && rle_peer_left(s->rpc, peer));
-    return 2;
+    lua_pushboolean(L, peer && rle_peer_present(s->rpc, peer));
+    return 3;
 }
 
 static int rpc_membership(lua_State *L)
@@ -402,16 +413,16 @@ static int rpc_counters(lua_State *L)
     rle_rpc_counters c;
     rle_rpc_count(s->rpc, &c);
     lua_newtable(L);
-    set_number(L, "calls_made", (double)c.calls_made);
-    set_number(L, "calls_served", (double)c.calls_served);
-    set_number(L, "late_results", (double)c.late_results);
-    set_number(L, "expired_unstarted", (double)c.expired_unstarted);
-    set_number(L, "refused_peers", (double)c.refused_peers);
-    set_number(L, "futures", (double)c.live_futures);
-    set_number(L, "calls", (double)c.live_incoming);
-    set_number(L, "objects", (double)c.exported_objects);
-    set_number(L, "timers", (double)c.timers);
-    set_number(L, "coroutines", (double)s->pooled);
+    set_count(L, "calls_made", (uint64_t)c.calls_made);
+    set_count(L, "calls_served", (uint64_t)c.calls_served);
+    set_count(L, "late_results", (uint64_t)c.late_results);
+    set_count(L, "expired_unstarted", (uint64_t)c.expired_unstarted);
+    set_count(L, "refused_peers", (uint64_t)c.refused_peers);
+    set_count(L, "futures", (uint64_t)c.live_futures);
+    set_count(L, "calls", (uint64_t)c.live_incoming);
+    set_count(L, "objects", (uint64_t)c.exported_objects);
+    set_count(L, "timers", (uint64_t)c.timers);
+    set_count(L, "coroutines", (uint64_t)s->pooled);
     return 1;
 }
 
@@ -427,8 +438,8 @@ static int rpc_exports(lua_State *L)
     lua_createtable(L, (int)n, 0);
     for (size_t i = 0; i < n; i++) {
         lua_createtable(L, 0, 3);
-        set_number(L, "object", (double)list[i].object);
-        set_number(L, "count", (double)list[i].count);
+        set_count(L, "object", (uint64_t)list[i].object);
+        set_count(L, "count", (uint64_t)list[i].count);
         lua_pushstring(L, list[i].holder);
         lua_setfield(L, -2, "holder");
         lua_rawseti(L, -2, (int)i + 1);

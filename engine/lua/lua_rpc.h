@@ -41,6 +41,7 @@ struct rle_lua_handler {
     rle_decoder decoder;
     rle_future *future;  /* waited for by sync(), until take() */
     rle_waiter waiter;
+    bool begun;          /* its function runs; before, it lies on the stack of co */
     bool parked;         /* has yielded to wait */
     bool cancelled;      /* its caller is gone or does not want it any more */
     int64_t deadline;    /* of the call; 0 = none */
@@ -84,6 +85,7 @@ typedef enum {
     RLE_HOOK_INT64,     /* function(high, low, unsigned) -> int64 */
     RLE_HOOK_INT64_KIND, /* function(cdata) -> 1 signed, 2 unsigned, nil */
     RLE_HOOK_REF_META,  /* metatable of references */
+    RLE_HOOK_SPENT,     /* empty list, for the encoder */
     RLE_HOOK_COUNT
 } rle_lua_hook;
 void rle_lua_push_hook(lua_State *L, rle_lua_hook hook);
@@ -114,8 +116,9 @@ void rle_lua_rpc_open_call(lua_State *L);
 
 /* ---- values ---- */
 /* Values first..top of L into the encoder. `to`: the worker they are for (references to its
- * own objects go home). Raises; the encoder is then to be reset. */
-void rle_lua_encode(lua_State *L, rle_encoder *e, int first, int top, rle_peer *to,
+ * own objects go home). Raises; the encoder is then to be reset. False when a reference
+ * among them has to be waited for or needs a ticket: rpc.lua does that and tries again. */
+bool rle_lua_encode(lua_State *L, rle_encoder *e, int first, int top, rle_peer *to,
                     const char *what);
 /* One value from the decoder onto the stack. Raises. */
 void rle_lua_decode(lua_State *L, rle_decoder *d);

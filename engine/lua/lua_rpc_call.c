@@ -251,6 +251,7 @@ static void raise_target(lua_State *L, rle_lua_target *t)
         rle_lua_fail(L, RLE_INTERNAL, "a call of this worker itself");
 }
 
+/* NULL: a reference among the arguments has to be prepared first. */
 static rle_future *start_call(lua_State *L, bool note_site)
 {
     rle_context *c = rle_lua_enter(L);
@@ -277,7 +278,7 @@ static rle_future *start_call(lua_State *L, bool note_site)
     rle_encoder *e = &s->encoder;
     rle_encoder_reset(e);
     rle_encode_call_head(e, &head);
-    rle_lua_encode(L, e, ARG_FIRST, top, t->peer, "argument");
+    if (!rle_lua_encode(L, e, ARG_FIRST, top, t->peer, "argument")) return NULL;
     rle_lua_handler *h = s->current;
     rle_call_spec spec = {.peer = t->peer,
                           .incarnation = t->object ? t->incarnation : 0,
@@ -304,11 +305,16 @@ static void put_result(lua_State *L, rle_future *f)
     *slot = f;
 }
 
-/* sync(target, method, timeout, how, ...): call and wait; take() must follow. */
+/* sync(target, method, timeout, how, ...): call and wait; take() must follow. Returns true
+ * when nothing was sent because an argument has to be prepared. */
 static int call_sync(lua_State *L)
 {
     rle_lua_check_wait(L, "rpc_sync");
     rle_future *f = start_call(L, false);
+    if (!f) {
+        lua_pushboolean(L, true);
+        return 1;
+    }
     put_result(L, f);
     rle_lua_handler *h = rle_lua_handler_of(L);
     if (h) return rle_lua_wait(L, &f, 1, RLE_WAIT_ALL, 0);
@@ -430,10 +436,14 @@ void rle_lua_push_future(lua_State *L, rle_future *f, int values)
     u->has_values = true;
 }
 
-/* async(target, method, timeout, how, ...) -> future */
+/* async(target, method, timeout, how, ...) -> future; true as with sync(). */
 static int call_async(lua_State *L)
 {
     rle_future *f = start_call(L, true);
+    if (!f) {
+        lua_pushboolean(L, true);
+        return 1;
+    }
     rle_lua_push_future(L, f, 0);
     rle_lua_rpc *s = &rle_lua_rpc_state;
     /* A loop of calls that never waits still reads what comes back. */
@@ -441,10 +451,15 @@ static int call_async(lua_State *L)
     return 1;
 }
 
-/* construct(worker target, class, timeout, how, ...) -> target of the object to come. */
+/* construct(worker target, class, timeout, how, ...) -> target of the object to come; true
+ * as with sync(). */
 static int call_construct(lua_State *L)
 {
     rle_future *f = start_call(L, true);
+    if (!f) {
+        lua_pushboolean(L, true);
+        return 1;
+    }
     put_result(L, f);
     rle_lua_target *worker = rle_lua_to_target(L, ARG_TARGET);
     rle_lua_target *t = new_target(L, worker->peer);

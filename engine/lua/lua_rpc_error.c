@@ -49,8 +49,7 @@ static int encode_extra(lua_State *L)
         lua_rawset(L, 3);
         any = true;
     }
-    if (any) rle_lua_encode(L, e, 3, 3, NULL, "error");
-    lua_pushboolean(L, any);
+    lua_pushboolean(L, any && rle_lua_encode(L, e, 3, 3, NULL, "error") && !e->refs);
     return 1;
 }
 

@@ -122,7 +122,7 @@ static void handler_done(lua_State *L, rle_lua_handler *h, bool dead)
     *h->all_at = h->all_next;
     if (h->all_next) h->all_next->all_at = h->all_at;
     h->in = NULL;
-    h->cancelled = h->parked = h->nested = false;
+    h->cancelled = h->parked = h->nested = h->begun = false;
     h->deadline = 0;
     if (dead || s->pooled >= POOL_MAX) {
         luaL_unref(L, LUA_REGISTRYINDEX, h->co_ref);
@@ -289,8 +289,9 @@ static void resume(lua_State *L, rle_lua_handler *h)
         h->parked = false;
         if (h->in) rle_incoming_waits(s->rpc, h->in, false);
     }
-    int results = 0;
-    int status = rle_resume(h->co, L, 0, &results);
+    int results = 0, arguments = h->begun ? 0 : lua_gettop(h->co) - 1;
+    h->begun = true;
+    int status = rle_resume(h->co, L, arguments, &results);
     s->current = before;
     rle_context_switch(context);
     if (status == 0) {
@@ -468,7 +469,7 @@ static int run_args(lua_State *L)
     return head->args + 4;
 }
 
-/* reply(results...): the handler's function returned. */
+/* reply(results...): the handler's function returned. True: a result has to be prepared. */
 static int run_reply(lua_State *L)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
@@ -477,7 +478,10 @@ static int run_reply(lua_State *L)
     int n = lua_gettop(L);
     rle_encoder_reset(&s->encoder);
     rle_encode_result_head(&s->encoder, (uint16_t)n);
-    rle_lua_encode(L, &s->encoder, 1, n, h->info.caller, "result");
+    if (!rle_lua_encode(L, &s->encoder, 1, n, h->info.caller, "result")) {
+        lua_pushboolean(L, true);
+        return 1;
+    }
     rle_lua_check(L, rle_incoming_reply(s->rpc, h->in, &s->encoder));
     h->in = NULL;
     return 0;

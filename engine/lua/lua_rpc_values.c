@@ -18,6 +18,8 @@ typedef struct writer {
     rle_peer *to;
     const char *what; /* "argument" or "result" */
     int number;
+    int spent;        /* list of references whose tickets were used, on the stack; or 0 */
+    bool unprepared;  /* a reference has to be waited for, or needs a ticket */
     char key[64]; /* of the innermost table field being written */
 } writer;
 
@@ -76,9 +78,12 @@ static void write_ref(writer *w, int idx)
     rle_lua_target *t = rle_lua_to_target(L, -1);
     if (!t || t->generation != s->generation) refuse(w, "a reference from before rpc.shutdown");
     if (t->released) refuse(w, "this reference was released");
-    if (rle_lua_target_pending(s, t))
-        refuse(w, "this object is still being made; call its wait() first");
-    if (!t->object) refuse(w, "a worker is no object; send its name");
+    if (rle_lua_target_pending(s, t)) {
+        w->unprepared = true;
+        lua_pop(L, 1);
+        return;
+    }
+    if (!t->object) refuse(w, "this object could not be made; its wait() says why");
     rle_wire_ref ref = {.object = t->object};
     memcpy(ref.class_name, t->class_name, sizeof ref.class_name);
     if (t->own) {
@@ -86,12 +91,17 @@ static void write_ref(writer *w, int idx)
     } else if (t->peer == w->to) {
         ref.kind = RLE_REF_RECEIVERS;
     } else {
-        /* rpc.lua has asked the owner for a ticket, which stands in the reference. */
+        /* rpc.lua asks the owner for a ticket and puts it into the reference. */
         lua_rawgeti(L, idx, 2);
-        size_t n;
-        const char *ticket = lua_tolstring(L, -1, &n);
-        if (!ticket || n != RLE_TICKET_SIZE)
-            refuse(w, "a reference to an object of a third worker needs a ticket");
+        size_t n = 0;
+        const char *ticket = lua_type(L, -1) == LUA_TSTRING ? lua_tolstring(L, -1, &n) : NULL;
+        if (!ticket || n != RLE_TICKET_SIZE) {
+            w->unprepared = true;
+            lua_pop(L, 2);
+            return;
+        }
+        lua_pushvalue(L, idx);
+        lua_rawseti(L, w->spent, (int)lua_rawlen(L, w->spent) + 1);
         ref.kind = RLE_REF_THIRD;
         memcpy(ref.ticket, ticket, RLE_TICKET_SIZE);
         snprintf(ref.owner, sizeof ref.owner, "%s", rle_peer_name(t->peer));
@@ -249,15 +259,34 @@ static void write_value(writer *w, int idx)
     refuse(w, why);
 }
 
-void rle_lua_encode(lua_State *L, rle_encoder *e, int first, int top, rle_peer *to,
+/* A ticket is good for one message. */
+static void drop_tickets(lua_State *L, int spent)
+{
+    for (int i = (int)lua_rawlen(L, spent); i > 0; i--) {
+        lua_rawgeti(L, spent, i);
+        lua_pushboolean(L, false);
+        lua_rawseti(L, -2, 2);
+        lua_pop(L, 1);
+        lua_pushnil(L);
+        lua_rawseti(L, spent, i);
+    }
+}
+
+bool rle_lua_encode(lua_State *L, rle_encoder *e, int first, int top, rle_peer *to,
                     const char *what)
 {
     writer w = {.L = L, .e = e, .to = to, .what = what};
+    luaL_checkstack(L, 8, "values of a message");
+    rle_lua_push_hook(L, RLE_HOOK_SPENT);
+    w.spent = lua_gettop(L);
     for (int i = first; i <= top; i++) {
         w.number = i - first + 1;
         write_value(&w, i);
     }
+    if (e->refs && !w.unprepared) drop_tickets(L, w.spent);
+    lua_pop(L, 1);
     rle_lua_check(L, rle_encoder_status(e));
+    return !w.unprepared;
 }
 
 /* ---- reading ---- */

@@ -232,6 +232,14 @@ bool rle_peer_connected(rle_rpc *rpc, rle_peer *peer)
     return yes;
 }
 
+bool rle_peer_present(rle_rpc *rpc, rle_peer *peer)
+{
+    rle_rpc_enter(rpc);
+    bool yes = peer->conn != NULL;
+    rle_rpc_leave(rpc);
+    return yes;
+}
+
 bool rle_peer_left(rle_rpc *rpc, rle_peer *peer)
 {
     rle_rpc_enter(rpc);

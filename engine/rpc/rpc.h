@@ -113,6 +113,8 @@ rle_peer *rle_rpc_peer(rle_rpc *rpc, const char *name);
 const char *rle_peer_name(const rle_peer *peer);
 bool rle_peer_is_self(const rle_peer *peer);
 bool rle_peer_connected(rle_rpc *rpc, rle_peer *peer);
+/* There is a connection, though perhaps it has said goodbye and takes no new calls. */
+bool rle_peer_present(rle_rpc *rpc, rle_peer *peer);
 /* It said goodbye before it went, or is about to go. */
 bool rle_peer_left(rle_rpc *rpc, rle_peer *peer);
 /* Incarnation of its present connection, 0 when there is none. */

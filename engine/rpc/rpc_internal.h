@@ -47,7 +47,7 @@ enum {
 #define RLE_HANDSHAKE_TIME (5 * RLE_SECONDS)
 /* After its deadline a call waits this long for the other side to say that it was never
  * started. */
-#define RLE_DEADLINE_GRACE (25 * RLE_SECONDS / 1000)
+#define RLE_DEADLINE_GRACE (40 * RLE_SECONDS / 1000)
 
 typedef struct rle_conn rle_conn;
 

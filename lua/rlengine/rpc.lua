@@ -283,8 +283,6 @@ end
 
 local Ref = {}
 local ref_meta = { __index = Ref, __name = "rlengine.Ref" }
-local pending_refs, pending_count = {}, 0
-
 local function new_ref(target, own)
   return setmetatable({ target, false, own = own }, ref_meta)
 end
@@ -293,24 +291,6 @@ function ref_meta.__tostring(self)
   local worker, class, number, state = c.describe(self[1])
   return ('Ref(%s%s on "%s"%s)'):format(class ~= "" and class or "object",
     number and (" %d"):format(number) or "", worker, state == "ready" and "" or ", " .. state)
-end
-
-local function prune_pending()
-  for i = pending_count, 1, -1 do
-    local ref = pending_refs[i]
-    if not ref or not c.pending(ref[1]) then
-      pending_refs[i] = pending_refs[pending_count]
-      pending_refs[pending_count] = nil
-      pending_count = pending_count - 1
-    end
-  end
-end
-
-local function add_pending(ref)
-  if pending_count > 64 then prune_pending() end
-  pending_count = pending_count + 1
-  pending_refs[pending_count] = ref
-  return ref
 end
 
 --- Wait until the object exists; raises what went wrong when it was made.
@@ -326,26 +306,25 @@ function Ref:wait(options)
   return self
 end
 
--- References on their way to a third worker: the owner is given a ticket for each.
+-- A reference about to be sent to `worker` must be of an object that exists; one to an
+-- object of a third worker takes a ticket along, which its owner is told of.
+local function prepare_ref(ref, worker)
+  if ref.own then return end
+  ref:wait()
+  local owner, _, number = c.describe(ref[1])
+  if owner == worker then return end
+  ref[2] = c.ticket()
+  async((c.worker(owner)), "rlengine.grant", 0, QUIET, number, ref[2])
+end
+
 local function prepare(value, worker, depth)
   if type(value) ~= "table" then return end
   if getmetatable(value) == ref_meta then
-    if not value.own then
-      value:wait()
-      local owner, _, number = c.describe(value[1])
-      if owner ~= worker then
-        local ticket = c.ticket()
-        value[2] = ticket
-        async((c.worker(owner)), "rlengine.grant", 0, QUIET, number, ticket)
-      end
-    end
+    prepare_ref(value, worker)
   elseif depth < 64 then
     for _, v in next, value do prepare(v, worker, depth + 1) end
   end
 end
-
--- Only when there are references to objects of others can an argument need it.
-local far_count = 0
 
 local function prepare_all(worker, ...)
   for i = 1, select("#", ...) do prepare((select(i, ...)), worker, 0) end
@@ -400,7 +379,6 @@ local function make_ref(kind, number, class, owner, ticket, addresses)
     if ref and c.adopt_again(ref[1]) then return ref end
     ref = new_ref((c.adopt(number, class)))
     far_refs[key] = ref
-    far_count = 1
     return ref
   end
   if owner == c.name() then
@@ -420,8 +398,7 @@ local function make_ref(kind, number, class, owner, ticket, addresses)
   local ref = new_ref(target)
   ref.class = class
   far_refs[key] = ref
-  far_count = 1
-  return add_pending(ref)
+  return ref
 end
 
 -- ---- proxies ----------------------------------------------------------------
@@ -452,8 +429,11 @@ local function sync_proxy(target, timeout, worker)
   return proxy(function(self, name)
     return function(this, ...)
       if this ~= self then wrong_self(name) end
-      if far_count > 0 then prepare_all(worker, ...) end
-      return take(sync(target, name, timeout, CALL, ...))
+      if sync(target, name, timeout, CALL, ...) then
+        prepare_all(worker, ...)
+        sync(target, name, timeout, CALL, ...)
+      end
+      return take()
     end
   end)
 end
@@ -462,8 +442,12 @@ local function async_proxy(target, timeout, worker)
   return proxy(function(self, name)
     return function(this, ...)
       if this ~= self then wrong_self(name) end
-      if far_count > 0 then prepare_all(worker, ...) end
-      return async(target, name, timeout, CALL, ...)
+      local future = async(target, name, timeout, CALL, ...)
+      if future == true then
+        prepare_all(worker, ...)
+        future = async(target, name, timeout, CALL, ...)
+      end
+      return future
     end
   end)
 end
@@ -576,13 +560,18 @@ local function own_worker_proxy(is_async)
   end)
 end
 
-local function make_remote(target, is_self, timeout, class, ...)
-  if is_self then
+local function make_remote(worker, timeout, class, ...)
+  if worker.is_self then
     local record = classes[class]
     if not record then not_exported(class) end
     return rpc.rref(record.class(...))
   end
-  return add_pending(new_ref((c.construct(target, class, timeout, CONSTRUCT, ...))))
+  local target = c.construct(worker[1], class, timeout, CONSTRUCT, ...)
+  if target == true then
+    prepare_all(worker.name, ...)
+    target = c.construct(worker[1], class, timeout, CONSTRUCT, ...)
+  end
+  return new_ref(target)
 end
 
 --- `rpc.to("agent_0"):rpc_sync{timeout = 5}:ping()`: call a function of that worker.
@@ -607,8 +596,7 @@ function Worker:remote(options)
     return proxy(function(proxy_self, class)
       return function(this, ...)
         if this ~= proxy_self then wrong_self(class) end
-        if far_count > 0 then prepare_all(self.name, ...) end
-        return make_remote(self[1], self.is_self, timeout, class, ...)
+        return make_remote(self, timeout, class, ...)
       end
     end)
   end)
@@ -692,8 +680,8 @@ function rpc.serve()
     local present, lost = 0, nil
     local membership = c.membership()
     for _, name in ipairs(joined) do
-      local connected, left = c.connected(name)
-      if connected then
+      local _, left, there = c.connected(name)
+      if there then
         present = present + 1
       elseif not left then
         lost = name
@@ -751,7 +739,6 @@ function rpc.shutdown(options)
   own_refs = setmetatable({}, { __mode = "v" })
   far_refs = setmetatable({}, { __mode = "v" })
   workers = setmetatable({}, { __mode = "v" })
-  pending_refs, pending_count, far_count = {}, 0, 0
 end
 
 --- This worker: {name, addresses}; with a name, what is known of that one, or nil.
@@ -811,8 +798,15 @@ end
 
 local args, reply = c.args, c.reply
 
+local function answer(...)
+  if reply(...) then
+    prepare_all((c.caller()), ...)
+    reply(...)
+  end
+end
+
 local function entry()
-  return reply(dispatch(args()))
+  return answer(dispatch(args()))
 end
 
 local function keep(values, ...)
@@ -849,6 +843,6 @@ else
   end
 end
 
-c.hooks { dispatch, entry, spawned, make_ref, dropped, int64, int64_kind, ref_meta }
+c.hooks { dispatch, entry, spawned, make_ref, dropped, int64, int64_kind, ref_meta, {} }
 
 return rpc

@@ -1,0 +1,268 @@
+-- References to objects of other workers: their life, their owner's, and third parties.
+package.path = "tests/support/?.lua;" .. package.path
+local rl = require "rlengine"
+local workers = require "workers"
+local signal = require "posix.signal"
+local rpc = rl.rpc
+
+local function fails(fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert.is_false(ok, "it did not fail")
+  return err
+end
+
+local COUNTER = [[
+local Counter = rpc.class("Counter", { "add", "get", "me", "ask" })
+local made = 0
+function Counter:init(start)
+  if start == "bad" then error("no such start", 0) end
+  if start == "slow" then rpc.sleep(0.1) start = 0 end
+  made = made + 1
+  self.n = start or 0
+end
+function Counter:add(n) self.n = self.n + n return self.n end
+function Counter:get() return self.n end
+function Counter:me() return rpc.rref(self) end
+function Counter:ask(other, n) return other:rpc_sync():add(n) end
+function Counter:hidden() return "secret" end
+rpc.register("made", function() return made end)
+rpc.register("new", function(n) return rpc.rref(Counter(n)) end)
+local kept
+rpc.register("keep", function(ref) kept = ref end)
+rpc.register("use", function(n) return kept:rpc_sync():add(n) end)
+rpc.register("tell", function() return kept, kept and tostring(kept) end)
+rpc.register("drop", function() kept = nil collectgarbage() collectgarbage() end)
+rpc.register("refs", function() rpc.sleep(0) return rpc.refs() end)
+rpc.register("collect", function() collectgarbage() collectgarbage() end)
+]]
+
+local Agent = rpc.class("Agent", { "add", "same" })
+function Agent:init() self.n = 0 end
+function Agent:add(n)
+  self.n = self.n + n
+  return self.n
+end
+function Agent:same(ref) return rawequal(ref:local_value(), self) end
+function Agent:hidden() return "secret" end
+
+local function settled(what)
+  return workers.eventually(function()
+    collectgarbage()
+    return what()
+  end, 5)
+end
+
+describe("references", function()
+  local group
+  before_each(function()
+    group = workers.group()
+    group:start("w", COUNTER)
+  end)
+  after_each(function() group:finish() end)
+
+  it("are there at once and call the object", function()
+    local c = rpc.remote("w", "Counter", 5)
+    assert.equal('Ref(Counter on "w", pending)', tostring(c))
+    assert.equal(7, c:rpc_sync():add(2))
+    assert.matches('^Ref%(Counter %d+ on "w"%)$', tostring(c))
+    assert.equal(8, c:rpc_async():add(1):wait())
+    assert.equal(8, c:rpc_sync { timeout = 5 }:get())
+    assert.equal("w", c:owner())
+    assert.is_nil(c:local_value())
+    local d = rpc.to("w"):remote { timeout = 5 }:Counter(1)
+    assert.equal(1, d:rpc_sync():get())
+    assert.equal(2, rpc.rpc_sync("w", "made"))
+    -- Calls made before the object exists wait for it.
+    local slow = rpc.remote("w", "Counter", "slow")
+    local list = {}
+    for i = 1, 5 do list[i] = slow:rpc_async():add(1) end
+    assert.same({ 1, 2, 3, 4, 5 }, rpc.wait_all(list))
+  end)
+
+  it("show at first use why the object could not be made", function()
+    local c = rpc.remote("w", "Counter", "bad")
+    local err = fails(function() return c:rpc_sync():get() end)
+    assert.matches('"Counter" on "w" failed: no such start', err.message)
+    assert.matches("no such start", fails(function() c:wait() end).message)
+    local f = c:rpc_async()
+    assert.matches("no such start", fails(function() return f:get() end).message)
+    local none = rpc.remote("w", "Nothing")
+    local held = none:rpc_async():get()
+    assert.equal('NOT_FOUND: "w" exports no "Nothing"', tostring(fails(held.wait, held)))
+    assert.matches("failed", tostring(none))
+  end)
+
+  it("reach only what the class exports", function()
+    local c = rpc.remote("w", "Counter")
+    for _, name in ipairs { "init", "hidden", "n", "__index", "class" } do
+      local err = fails(function() return c:rpc_sync()[name](c:rpc_sync()) end)
+      assert.equal(('NOT_FOUND: "w" exports no "%s"'):format(name), tostring(err))
+    end
+    assert.equal("INVALID_ARGUMENT", fails(function() c:rpc_sync().get() end).code)
+    assert.matches("with a colon", fails(function() c:rpc_sync().get() end).message)
+  end)
+
+  it("come home as the object itself", function()
+    local agent = Agent()
+    local ref = rpc.rref(agent)
+    assert.equal(ref, rpc.rref(agent))
+    assert.equal(agent, ref:local_value())
+    local c = rpc.remote("w", "Counter")
+    assert.equal(5, c:rpc_sync():ask(ref, 5))
+    assert.equal(5, agent.n)
+    rpc.rpc_sync("w", "keep", ref)
+    local back, text = rpc.rpc_sync("w", "tell")
+    assert.equal(ref, back)
+    assert.matches('^Ref%(Agent %d+ on "test"%)$', text)
+    rpc.rpc_sync("w", "drop")
+    -- The same object of w arrives as the same reference.
+    local me = c:rpc_sync():me()
+    assert.equal(me, c:rpc_sync():me())
+  end)
+
+  it("on their owner call it directly", function()
+    local agent = Agent()
+    local ref = rpc.rref(agent)
+    assert.equal(3, ref:rpc_sync():add(3))
+    assert.equal(4, ref:rpc_async():add(1):wait())
+    assert.is_true(ref:rpc_sync():same(ref))
+    assert.equal("NOT_FOUND", fails(function() return ref:rpc_sync():hidden() end).code)
+    rpc.register("here", function(...) return select("#", ...), ... end)
+    assert.same({ 2, 7, 8 }, { rpc.rpc_sync("test", "here", 7, 8) })
+    assert.same({ 1, 9 }, { rpc.rpc_async("test", "here", 9):wait() })
+    assert.equal("NOT_FOUND", fails(rpc.rpc_sync, "test", "nothing").code)
+    assert.equal(1, rpc.remote("test", "Agent"):rpc_sync():add(1))
+  end)
+
+  it("keep the object alive while anybody holds one", function()
+    local agent = Agent()
+    local weak = setmetatable({ agent }, { __mode = "v" })
+    rpc.rpc_sync("w", "keep", rpc.rref(agent))
+    agent = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    assert.is_table(weak[1])
+    assert.equal(1, rpc.rpc_sync("w", "use", 1))
+    local list = rpc.refs()
+    assert.equal(1, #list)
+    assert.same({ object = list[1].object, class = "Agent", holder = "w", count = 1 }, list[1])
+    rpc.rpc_sync("w", "drop")
+    assert.is_true(settled(function() return #rpc.refs() == 0 and weak[1] == nil end))
+  end)
+
+  it("are given back when they are collected or released", function()
+    local function on_w()
+      local n = 0
+      for _, entry in ipairs(rpc.rpc_sync("w", "refs")) do
+        if entry.holder == "test" then n = n + 1 end
+      end
+      return n
+    end
+    local c = rpc.remote("w", "Counter")
+    c:rpc_sync():get()
+    local d = c:rpc_sync():me()
+    assert.equal(1, on_w())
+    c, d = nil, nil -- luacheck: ignore
+    assert.is_true(settled(function() return on_w() == 0 end))
+    for _ = 1, 300 do rpc.remote("w", "Counter"):rpc_sync():add(1) end
+    assert.is_true(settled(function() return on_w() == 0 end))
+    -- Results nobody looked at.
+    for _ = 1, 20 do rpc.rpc_async("w", "new", 1) end
+    assert.is_true(settled(function()
+      return on_w() == 0 and rpc.counters().futures == 0
+    end))
+    c = rpc.remote("w", "Counter"):wait()
+    c:release()
+    assert.equal("NOT_FOUND", fails(function() return c:rpc_sync():get() end).code)
+    assert.matches("was released", fails(function() return c:rpc_sync():get() end).message)
+    assert.matches("released", tostring(c))
+    assert.is_true(settled(function() return on_w() == 0 end))
+    c:release()
+  end)
+
+  it("are of no use when the owner is gone", function()
+    local v = group:start("v", COUNTER)
+    local c = rpc.remote("v", "Counter"):wait()
+    rpc.rpc_sync("v", "keep", rpc.rref(Agent()))
+    assert.equal("v", rpc.refs()[#rpc.refs()].holder)
+    v:kill(signal.SIGKILL)
+    assert.is_true(workers.eventually(function() return not rpc.worker_info("v").connected end))
+    local err = fails(function() return c:rpc_sync():get() end)
+    assert.equal('UNAVAILABLE: owner "v" of this reference is gone', tostring(err))
+    assert.matches("gone", tostring(c))
+    assert.is_true(settled(function() return #rpc.refs() == 0 end)) -- what it held is free
+    -- A new worker of that name does not have the old one's objects.
+    v:join()
+    group:start("v", COUNTER)
+    assert.is_true(workers.eventually(function() return rpc.worker_info("v").connected end))
+    assert.equal(err.message, fails(function() return c:rpc_sync():get() end).message)
+  end)
+
+  it("belong to declared classes", function()
+    assert.equal("INVALID_ARGUMENT", fails(rpc.rref, {}).code)
+    assert.equal("INVALID_ARGUMENT", fails(rpc.rref, "x").code)
+  end)
+end)
+
+describe("references given to third workers", function()
+  local group
+  after_each(function() group:finish() end)
+
+  it("reach the owner, which keeps the object for them", function()
+    group = workers.group()
+    group:start("owner", COUNTER, "listen = 'unix:" .. group.folder .. "/owner.sock'")
+    group:start("user", COUNTER)
+    local c = rpc.remote("owner", "Counter", 10):wait()
+    rpc.rpc_sync("user", "keep", c)
+    assert.equal(11, rpc.rpc_sync("user", "use", 1))
+    -- The giver lets go; the user still holds it.
+    c = nil -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    rpc.sleep(0.02)
+    assert.equal(12, rpc.rpc_sync("user", "use", 1))
+    rpc.rpc_sync("owner", "collect")
+    local refs = rpc.rpc_sync("owner", "refs")
+    assert.equal(1, #refs)
+    assert.equal("user", refs[1].holder)
+    rpc.rpc_sync("user", "drop")
+    assert.is_true(settled(function()
+      rpc.rpc_sync("owner", "collect")
+      return #rpc.rpc_sync("owner", "refs") == 0
+    end))
+  end)
+
+  it("may be passed on at once, in any number", function()
+    group = workers.group()
+    for i = 1, 3 do
+      group:start("w" .. i, COUNTER, ("listen = 'unix:%s/w%d.sock'"):format(group.folder, i))
+    end
+    for round = 1, 10 do
+      local c = rpc.remote("w1", "Counter", round)
+      rpc.rpc_sync("w2", "keep", c)
+      local from_w2 = rpc.rpc_sync("w2", "tell")
+      assert.equal(round, from_w2:rpc_sync():get())
+      rpc.rpc_sync("w3", "keep", from_w2)
+      assert.equal(round + 1, rpc.rpc_sync("w3", "use", 1))
+      rpc.rpc_sync("w1", "keep", c) -- and home
+      assert.equal(round + 2, rpc.rpc_sync("w1", "use", 1))
+    end
+    for i = 1, 3 do rpc.rpc_sync("w" .. i, "drop") end
+    assert.is_true(settled(function()
+      rpc.rpc_sync("w1", "collect")
+      rpc.rpc_sync("w2", "collect")
+      return #rpc.rpc_sync("w1", "refs") == 0
+    end))
+  end)
+
+  it("need an owner that listens", function()
+    group = workers.group()
+    group:start("owner", COUNTER)
+    group:start("user", COUNTER)
+    local c = rpc.remote("owner", "Counter", 10):wait()
+    rpc.rpc_sync("user", "keep", c)
+    local err = fails(rpc.rpc_sync, "user", "use", 1)
+    assert.matches('owner', err.message)
+    assert.is_true(err.code == "NOT_FOUND" or err.code == "UNAVAILABLE")
+  end)
+end)
