@@ -63,7 +63,7 @@ static inline void rle_writer_init(rle_writer *w)
 {
     *w = (rle_writer){NULL, 0, 0, false};
 }
-void rle_writer_fini(rle_writer *w);
+void rle_writer_fini(rle_writer *w); /* frees the block; then as after rle_writer_init */
 
 /* Forget the content, keep the block (given back when it is larger than `keep` bytes). */
 void rle_writer_reset(rle_writer *w, size_t keep);

@@ -541,5 +541,8 @@ void rle_lua_open_rpc(lua_State *L)
     rle_lua_setfuncs(L, rpc_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_call_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_run_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_future_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_wait_functions);
     rle_lua_rpc_open_call(L);
+    rle_lua_rpc_open_future(L);
 }

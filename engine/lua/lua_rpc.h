@@ -2,10 +2,12 @@
  *
  *   lua_rpc.c         init, shutdown, what is known about workers
  *   lua_rpc_values.c  Lua values to bytes and back
- *   lua_rpc_run.c     coroutines: handlers, those who wait, turns of the loop
- *   lua_rpc_call.c    targets (a worker, or an object of one), calls, futures
+ *   lua_rpc_run.c     coroutines of handlers and spawned functions
+ *   lua_rpc_wait.c    waiting: suspending a coroutine, or turning the loop
+ *   lua_rpc_call.c    targets (a worker, or an object of one), calls
+ *   lua_rpc_future.c  futures
  *   lua_rpc_error.c   error objects to bytes and back
- *   lua/rlengine/rpc.lua has the rest: classes, what is exported, proxies.
+ *   lua/rlengine/rpc.lua and rpc/ have the rest: classes, what is exported, proxies.
  *
  * How a call runs
  *   rpc.lua:  return take(sync(target, method, timeout, ...))
@@ -107,12 +109,23 @@ rle_lua_target *rle_lua_check_target(lua_State *L, int idx);
 rle_lua_target *rle_lua_to_target(lua_State *L, int idx);
 /* Look at `pending`: done, and the object is known; still pending: true. */
 bool rle_lua_target_pending(rle_lua_rpc *s, rle_lua_target *t);
+/* ---- futures ---- */
+
+/* The future sync() waited for, or one on its way into a userdata: kept where take() of the
+ * same coroutine finds it, so that nothing is lost when Lua raises in between. */
+void rle_lua_put_result(lua_State *L, rle_future *f);
+rle_future *rle_lua_take_result(lua_State *L); /* the reference is the caller's */
+/* Decode a result onto the stack; returns how many values. */
+int rle_lua_push_results(lua_State *L, rle_future *f, rle_msg *m);
+/* Argument in seconds as a moment; 0 for none. */
+int64_t rle_lua_wait_deadline(lua_State *L, int arg);
 /* Push a userdata that takes the reference over. `values`: stack index of the table that
  * holds a local future's results, or 0. */
 void rle_lua_push_future(lua_State *L, rle_future *f, int values);
-extern const luaL_Reg rle_lua_rpc_call_functions[];
-/* Metatables; adds `future_methods` to the table on top. */
+extern const luaL_Reg rle_lua_rpc_call_functions[], rle_lua_rpc_future_functions[];
+/* The metatables; futures add `future_methods` to the table on top. */
 void rle_lua_rpc_open_call(lua_State *L);
+void rle_lua_rpc_open_future(lua_State *L);
 
 /* ---- values ---- */
 /* Values first..top of L into the encoder. `to`: the worker they are for (references to its
@@ -132,7 +145,7 @@ void rle_lua_error_to_wire(lua_State *L, lua_State *co, const char *method,
                            rle_wire_error *out, rle_encoder *data);
 
 /* ---- coroutines ---- */
-extern const luaL_Reg rle_lua_rpc_run_functions[];
+extern const luaL_Reg rle_lua_rpc_run_functions[], rle_lua_rpc_wait_functions[];
 /* Wait for futures (or time) in whatever coroutine L is. Returns what the C function has to
  * return: in a handler that is a yield; elsewhere the wait is over. `deadline` 0: for ever. */
 int rle_lua_wait(lua_State *L, rle_future *const *futures, size_t count, rle_wait_mode mode,

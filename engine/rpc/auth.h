@@ -40,6 +40,7 @@ rle_status rle_token_default(rle_token *out);
 rle_status rle_token_create(const char *path);
 void rle_token_forget(rle_token *t); /* overwrite it */
 
+/* From the system's generator. INTERNAL where it has none. */
 rle_status rle_random_bytes(void *out, size_t n);
 
 /* HMAC-SHA256(token, "rlengine1" | role | len hello | hello | len ack | ack). */

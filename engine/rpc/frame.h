@@ -79,8 +79,10 @@ typedef struct rle_frame {
     uint32_t crc; /* of the payload */
 } rle_frame;
 
+/* "CALL" and so on; "?" for unknown ones. */
 const char *rle_frame_type_name(unsigned type);
 
+/* The header in its 64 bytes, with its checksum. */
 void rle_frame_encode(const rle_frame *f, uint8_t out[RLE_FRAME_HEADER]);
 
 /* Parse and check one header. DATA_LOSS: magic ("not an rlengine peer") or checksum;

@@ -1,8 +1,5 @@
-/* future.c - calls we make, from the arguments to the result.
- *
- * A call is sent at once when its worker is connected and has given credit for it. Else it
- * is held: in the list of its worker, or of the future whose result names the object to
- * call. Its deadline runs from the start in every case. */
+/* future.c - life of futures, their results and failures. How the call gets to its worker is
+ * in client.c. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,11 +11,10 @@
 enum { POOL_MAX = 256 };
 
 static void deadline_over(rle_timer *t);
-static void submit(rle_future *f, rle_encoder *e, bool its_turn);
 
 /* ---- life ---- */
 
-static rle_future *future_new(rle_rpc *rpc)
+rle_future *rle_future_make(rle_rpc *rpc)
 {
     rle_future *f = rpc->free_futures;
     if (f) {
@@ -40,7 +36,7 @@ static rle_future *future_new(rle_rpc *rpc)
     return f;
 }
 
-static void drop_held_body(rle_future *f)
+void rle_future_drop_body(rle_future *f)
 {
     if (!f->body) return;
     /* The own objects it names were kept for it. */
@@ -59,7 +55,7 @@ void rle_future_free_all(rle_rpc *rpc)
         rpc->live = f->live_next;
         rle_timer_disarm(&rpc->loop, &f->timer);
         rle_message_drop_bytes(rpc, &f->message);
-        drop_held_body(f);
+        rle_future_drop_body(f);
         rle_free(f);
     }
     while (rpc->free_futures) {
@@ -87,7 +83,7 @@ void rle_future_unref(rle_future *f)
     if (f->state == RLE_FUTURE_FAILED && !f->looked_at && !f->local && !rpc->stopping)
         log_unhandled(f);
     rle_message_drop(rpc, done && f->peer ? f->peer->conn : NULL, &f->message, true);
-    drop_held_body(f);
+    rle_future_drop_body(f);
     *f->live_at = f->live_next;
     if (f->live_next) f->live_next->live_at = f->live_at;
     rpc->counters.live_futures--;
@@ -100,312 +96,11 @@ void rle_future_unref(rle_future *f)
     rpc->free_future_count++;
 }
 
-/* ---- being held ---- */
-
-static void held_push(rle_future *f, rle_future **end)
-{
-    f->next_held = NULL;
-    f->held_at = end;
-    *end = f;
-    f->refs++;
-}
-
-static void held_remove(rle_future *f)
-{
-    if (!f->held_at) return;
-    *f->held_at = f->next_held;
-    if (f->next_held) f->next_held->held_at = f->held_at;
-    if (f->in_peer_list) {
-        if (f->peer->held_end == &f->next_held) f->peer->held_end = f->held_at;
-        f->peer->held_count--;
-        if (f->nested) f->peer->held_nested--;
-    }
-    f->held_at = NULL;
-    f->next_held = NULL;
-    f->in_peer_list = false;
-    rle_future_unref(f);
-}
-
-/* A copy of the body, because the encoder is needed for the next call. */
-static rle_status keep_body(rle_future *f, rle_encoder *e)
-{
-    if (f->body || !e) return RLE_OK;
-    struct iovec parts[RLE_ENCODER_PARTS];
-    int n = rle_encoder_parts(e, parts);
-    size_t size = rle_encoder_body_size(e);
-    f->body = rle_malloc(RLE_FRAME_HEADER + size);
-    if (!f->body) return rle_oom(size, "call that waits to be sent");
-    uint8_t *at = f->body + RLE_FRAME_HEADER;
-    for (int i = 0; i < n; i++) {
-        memcpy(at, parts[i].iov_base, parts[i].iov_len);
-        at += parts[i].iov_len;
-    }
-    f->body_size = size;
-    f->body_values = (uint32_t)rle_encoder_values_size(e);
-    f->body_tensors = e->tensors;
-    if (e->refs) {
-        f->holds_refs = true;
-        rle_export_hold_values(f->rpc, f->body + RLE_FRAME_HEADER, f->body_values,
-                               f->body_tensors, true);
-    }
-    return RLE_OK;
-}
-
-static void hold(rle_future *f, rle_encoder *e, rle_future *after)
-{
-    rle_status s = keep_body(f, e);
-    if (s == RLE_OK) s = rle_timer_arm(&f->rpc->loop, &f->timer, f->deadline);
-    if (s != RLE_OK) {
-        rle_future_fail(f, s, RLE_OUTCOME_NOT_EXECUTED, "%s", rle_message());
-        return;
-    }
-    if (after) {
-        rle_future **end = &after->dependents;
-        while (*end) end = &(*end)->next_held;
-        f->after = after;
-        held_push(f, end);
-        return;
-    }
-    rle_peer *peer = f->peer;
-    held_push(f, peer->held_end);
-    peer->held_end = &f->next_held;
-    peer->held_count++;
-    if (f->nested) peer->held_nested++;
-    f->in_peer_list = true;
-}
-
-void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before, const char *after)
-{
-    while (peer->held) {
-        rle_future *f = peer->held;
-        rle_future_fail(f, code, RLE_OUTCOME_NOT_EXECUTED, "%s\"%s\"%s", before, f->method,
-                        after);
-    }
-}
-
-/* ---- sending ---- */
-
-static bool may_send(const rle_conn *conn, const rle_future *f)
-{
-    return f->nested ? conn->calls.used < RLE_CALLS_HARD : conn->credits > 0;
-}
-
-static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
-{
-    rle_rpc *rpc = f->rpc;
-    const uint8_t *values = e ? e->w.data + RLE_FRAME_HEADER : f->body + RLE_FRAME_HEADER;
-    size_t values_size = e ? rle_encoder_values_size(e) : f->body_values;
-    size_t size = e ? rle_encoder_body_size(e) : f->body_size;
-    int tensors = e ? e->tensors : f->body_tensors;
-    rle_status s = RLE_OK;
-    if (size > conn->max_message)
-        s = rle_fail(RLE_RESOURCE_EXHAUSTED,
-                     "arguments of %zu bytes are over the limit of %" PRIu64
-                     " bytes of worker \"%s\" (max_message)",
-                     size, conn->max_message, f->peer->name);
-    if (s == RLE_OK && (e ? e->refs > 0 : f->holds_refs))
-        s = rle_export_count_values(conn, values, values_size, false, tensors);
-    rle_map_slot *slot = s == RLE_OK ? rle_map_put(&conn->calls, conn->next_id + 1) : NULL;
-    if (s == RLE_OK && !slot) s = rle_oom(sizeof *slot, "open calls");
-    if (s == RLE_OK) {
-        s = rle_timer_arm(&rpc->loop, &f->timer, f->deadline + RLE_DEADLINE_GRACE);
-        if (s != RLE_OK) rle_map_delete(&conn->calls, conn->next_id + 1);
-    }
-    if (s != RLE_OK) {
-        rle_future_fail(f, s, RLE_OUTCOME_NOT_EXECUTED, "%s", rle_message());
-        return;
-    }
-    int64_t left = f->deadline - (e ? f->started : rle_now());
-    f->id = ++conn->next_id;
-    f->conn = conn;
-    f->sent = true;
-    f->incarnation = conn->incarnation;
-    slot->v.pointer = f;
-    f->refs++;
-    if (!f->nested) conn->credits--;
-    rpc->counters.calls_made++;
-    rle_frame head = {.type = RLE_FRAME_CALL,
-                      .flags = f->nested ? RLE_FLAG_NESTED : 0,
-                      .id = f->id,
-                      .arg = left > 1000 ? (uint64_t)left / 1000 : 1};
-    if (e) {
-        s = rle_conn_send_encoded(conn, &head, e, false);
-    } else {
-        struct iovec part = {f->body + RLE_FRAME_HEADER, f->body_size};
-        head.values = f->body_values;
-        head.tensors = (uint16_t)f->body_tensors;
-        s = rle_conn_send(conn, &head, &part, 1, true, false);
-        drop_held_body(f);
-    }
-    if (s == RLE_OK || !f->conn) return;
-    rle_map_delete(&conn->calls, f->id);
-    f->conn = NULL;
-    if (!f->nested) conn->credits++;
-    rle_future_fail(f, s, RLE_OUTCOME_NOT_EXECUTED, "%s", rle_message());
-    rle_future_unref(f);
-}
-
-/* The first held call that may go: nested ones need no credit and do not wait behind those
- * that do. */
-static rle_future *next_held(const rle_peer *peer)
-{
-    const rle_conn *conn = peer->conn;
-    if (!conn || conn->state != RLE_CONN_OPEN) return NULL;
-    if (conn->credits > 0 || !peer->held) return peer->held;
-    rle_future *f = peer->held_nested ? peer->held : NULL;
-    while (f && !may_send(conn, f)) f = f->next_held;
-    return f;
-}
-
-void rle_peer_send_held(rle_peer *peer)
-{
-    rle_future *f;
-    while ((f = next_held(peer)) != NULL) {
-        f->refs++;
-        held_remove(f);
-        submit(f, NULL, true);
-        rle_future_unref(f);
-    }
-}
-
-static void fail_unreachable(rle_future *f)
-{
-    rle_peer *peer = f->peer;
-    if (peer->is_self)
-        rle_future_fail(f, RLE_FAILED_PRECONDITION, RLE_OUTCOME_NOT_EXECUTED,
-                        "\"%s\" is this worker itself", peer->name);
-    else if (f->want_incarnation)
-        rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED,
-                        "owner \"%s\" of this reference is gone", peer->name);
-    else if (peer->known)
-        rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED,
-                        "worker \"%s\" is not connected, \"%s\" was not sent (outcome: not "
-                        "executed)",
-                        peer->name, f->method);
-    else
-        rle_future_fail(f, RLE_NOT_FOUND, RLE_OUTCOME_NOT_EXECUTED,
-                        "no worker \"%s\" is known here; this worker does not listen, so none "
-                        "can join",
-                        peer->name);
-}
-
-/* Send it, hold it, or fail it. `e` NULL: the body is f's own. `its_turn`: nothing that is
- * held goes first. */
-static void submit(rle_future *f, rle_encoder *e, bool its_turn)
-{
-    rle_peer *peer = f->peer;
-    rle_rpc *rpc = f->rpc;
-    rle_conn *conn = peer->conn;
-    if (rpc->stopping) {
-        rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED,
-                        "\"%s\" is stopping and did not send \"%s\" (outcome: not executed)",
-                        rpc->name, f->method);
-        return;
-    }
-    if (conn && f->want_incarnation && conn->incarnation != f->want_incarnation) {
-        fail_unreachable(f);
-        return;
-    }
-    if (!conn) {
-        if (peer->is_self || f->want_incarnation) {
-            fail_unreachable(f);
-            return;
-        }
-        if (!peer->opening && peer->addresses) rle_peer_open(peer);
-        /* A name never seen may be a worker that has yet to join. */
-        if (peer->opening || (!peer->known && rpc->listener_count))
-            hold(f, e, NULL);
-        else if (!peer->conn)
-            fail_unreachable(f);
-        else
-            submit(f, e, its_turn);
-        return;
-    }
-    if (conn->going_away) {
-        rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED,
-                        "\"%s\" is stopping and did not run \"%s\" (outcome: not executed)",
-                        peer->name, f->method);
-        return;
-    }
-    if (f->nested && conn->calls.used >= RLE_CALLS_HARD) {
-        rle_future_fail(f, RLE_RESOURCE_EXHAUSTED, RLE_OUTCOME_NOT_EXECUTED,
-                        "%d calls to \"%s\" are open", RLE_CALLS_HARD, peer->name);
-        return;
-    }
-    if (may_send(conn, f) && (f->nested || its_turn || !peer->held))
-        send_call(conn, f, e);
-    else
-        hold(f, e, NULL);
-}
-
-/* ---- starting ---- */
-
-static void copy_failure(rle_future *f, const rle_future *from)
-{
-    rle_wire_error e;
-    if (from->message.data && rle_error_decode(&from->message, &e) == RLE_OK)
-        rle_future_fail(f, e.code, RLE_OUTCOME_NOT_EXECUTED, "%.*s", (int)e.message.n,
-                        e.message.p);
-    else
-        rle_future_fail(f, RLE_FAILED_PRECONDITION, RLE_OUTCOME_NOT_EXECUTED,
-                        "the object of this reference could not be made");
-}
-
-/* The object is known now: write it into the call, or give up. */
-static void go_after(rle_future *f, rle_encoder *e, rle_future *after)
-{
-    if (after->state == RLE_FUTURE_DONE && after->object) {
-        uint8_t *body = e ? e->w.data : f->body;
-        rle_put64(body + RLE_CALL_OBJECT_AT, after->object);
-        f->want_incarnation = after->incarnation;
-        submit(f, e, false);
-        return;
-    }
-    after->looked_at = true;
-    copy_failure(f, after);
-}
-
-rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
-                        rle_future **out)
-{
-    rle_rpc_enter(rpc);
-    rle_future *f = future_new(rpc);
-    if (!f) {
-        rle_rpc_leave(rpc);
-        return rle_oom(sizeof *f, "call");
-    }
-    f->peer = spec->peer;
-    f->nested = spec->nested;
-    f->construct = spec->construct;
-    f->looked_at = spec->quiet;
-    f->want_incarnation = spec->incarnation;
-    f->site = spec->site;
-    snprintf(f->method, sizeof f->method, "%s", spec->method);
-    f->started = rle_now();
-    f->timeout = spec->timeout > 0 ? spec->timeout : rpc->o.call_timeout;
-    if (spec->deadline && spec->deadline - f->started < f->timeout)
-        f->timeout = spec->deadline - f->started;
-    f->deadline = f->started + f->timeout;
-    if (f->timeout <= 0)
-        rle_future_fail(f, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED,
-                        "\"%s\" on \"%s\" was not started in time (outcome: not executed)",
-                        f->method, f->peer->name);
-    else if (spec->after && spec->after->state == RLE_FUTURE_PENDING)
-        hold(f, e, spec->after);
-    else if (spec->after)
-        go_after(f, e, spec->after);
-    else
-        submit(f, e, false);
-    rle_rpc_leave(rpc);
-    *out = f;
-    return RLE_OK;
-}
-
 rle_status rle_future_new_local(rle_rpc *rpc, const char *method, uint32_t site,
                                 rle_future **out)
 {
     rle_rpc_enter(rpc);
-    rle_future *f = future_new(rpc);
+    rle_future *f = rle_future_make(rpc);
     if (f) {
         f->local = true;
         f->site = site;
@@ -439,14 +134,14 @@ static void complete(rle_future *f, rle_future_state state)
     f->state = state;
     rle_timer_disarm(&f->rpc->loop, &f->timer);
     f->refs++;
-    held_remove(f);
-    drop_held_body(f);
+    rle_future_unhold(f);
+    rle_future_drop_body(f);
     if (f->construct && state == RLE_FUTURE_DONE) note_object(f);
     while (f->dependents) {
         rle_future *waits = f->dependents;
         waits->refs++;
-        held_remove(waits);
-        go_after(waits, NULL, f);
+        rle_future_unhold(waits);
+        rle_future_go_after(waits, NULL, f);
         rle_future_unref(waits);
     }
     rle_wait_future_over(f);

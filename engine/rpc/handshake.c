@@ -1,4 +1,4 @@
-/* handshake.c - listening, connecting, and who may talk to us.
+/* handshake.c - who may talk to us.
  *
  *   initiator                         acceptor
  *   HELLO  (greeting)          ->
@@ -9,21 +9,18 @@
  * The initiator proves first, so nothing can be learnt from an acceptor without the token
  * but its name and version. A wrong token, a malformed proof and a proof for another
  * handshake get the same answer. HELLO and HELLO_ACK keep their form in every version. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/context.h"
 #include "base/log.h"
 #include "rpc/rpc_internal.h"
 
 /* Element types this build can carry. */
 #define DTYPES_CARRIED (RLE_DTYPES_ALL)
 
-enum { LITTLE_ENDIAN_MARK = 1, ACCEPTS_A_TURN = 16 };
-#define ACCEPT_PAUSE (RLE_SECONDS / 10)
+enum { LITTLE_ENDIAN_MARK = 1 };
 
 /* ---- greetings ---- */
 
@@ -178,7 +175,7 @@ static void refuse(rle_conn *conn, rle_status code)
 }
 
 /* The initiator learns that it was refused, or finds a reason to give up. */
-static void give_up(rle_conn *conn, rle_status code)
+void rle_handshake_give_up(rle_conn *conn, rle_status code)
 {
     char text[512];
     snprintf(text, sizeof text, "%s", rle_message());
@@ -238,7 +235,7 @@ static int count_refusal(rle_rpc *rpc, const rle_address *address)
     return recent;
 }
 
-static bool banned(rle_rpc *rpc, const rle_address *address)
+bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address)
 {
     rle_refusals *r = address->is_unix ? NULL : refusals_of(rpc, address, false);
     return r && r->banned_until > rle_now();
@@ -348,7 +345,7 @@ static void got_hello_ack(rle_conn *conn, const uint8_t *payload, size_t n)
                         version > rpc->o.max_version))
         s = rle_fail(RLE_INVALID_ARGUMENT, "malformed greeting");
     if (s != RLE_OK) {
-        give_up(conn, s);
+        rle_handshake_give_up(conn, s);
         return;
     }
     memcpy(h->ack, payload, n);
@@ -359,7 +356,7 @@ static void got_hello_ack(rle_conn *conn, const uint8_t *payload, size_t n)
         s = send_payload(conn, RLE_FRAME_AUTH, (uint32_t)rpc->o.max_credits, proof,
                          sizeof proof);
     if (s != RLE_OK && conn->state != RLE_CONN_DEAD)
-        give_up(conn, s);
+        rle_handshake_give_up(conn, s);
     else if (conn->state != RLE_CONN_DEAD)
         conn->state = RLE_CONN_PROVING;
 }
@@ -427,7 +424,7 @@ static void welcomed(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
                      h->theirs.name, conn->peer->name);
     if (s == RLE_OK) s = check_name(conn, &h->theirs, &peer);
     if (s != RLE_OK) {
-        give_up(conn, s);
+        rle_handshake_give_up(conn, s);
         return;
     }
     conn->credits = f->credit < RLE_CALLS_HARD ? f->credit : RLE_CALLS_HARD;
@@ -447,7 +444,7 @@ static void refused(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
         else
             rle_fail(code, "%.*s", (int)(e.message.n < 400 ? e.message.n : 400), e.message.p);
     }
-    give_up(conn, code);
+    rle_handshake_give_up(conn, code);
 }
 
 void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
@@ -469,13 +466,13 @@ void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payl
     }
 }
 
-static void handshake_late(rle_timer *t)
+void rle_handshake_late(rle_timer *t)
 {
     rle_handshake *h = (rle_handshake *)((char *)t - offsetof(rle_handshake, timer));
     rle_fail(RLE_UNAVAILABLE, "handshake not finished in %d s",
              (int)(RLE_HANDSHAKE_TIME / RLE_SECONDS));
     if (h->conn->initiator)
-        give_up(h->conn, RLE_UNAVAILABLE);
+        rle_handshake_give_up(h->conn, RLE_UNAVAILABLE);
     else
         rle_conn_reject(h->conn);
 }
@@ -490,27 +487,27 @@ void rle_handshake_begin(rle_conn *conn)
             if (conn->result) conn->result->connect_errno = why;
             rle_fail(RLE_UNAVAILABLE, "cannot connect to %s: %s", conn->address.shown,
                      strerror(why));
-            give_up(conn, RLE_UNAVAILABLE);
+            rle_handshake_give_up(conn, RLE_UNAVAILABLE);
             return;
         }
         conn->state = RLE_CONN_GREETING;
         if (event_add(conn->read_event, NULL) != 0) {
             rle_oom(0, "connection");
-            give_up(conn, RLE_RESOURCE_EXHAUSTED);
+            rle_handshake_give_up(conn, RLE_RESOURCE_EXHAUSTED);
             return;
         }
     }
     rle_handshake *h = conn->handshake;
     rle_status s = RLE_OK;
     if (!h->timer.place) {
-        h->timer.fire = handshake_late;
+        h->timer.fire = rle_handshake_late;
         s = rle_timer_arm(&conn->rpc->loop, &h->timer, rle_now() + RLE_HANDSHAKE_TIME);
     }
     if (s == RLE_OK && conn->initiator)
         s = send_greeting(conn, RLE_FRAME_HELLO, 0, h->hello, sizeof h->hello, &h->hello_len);
     if (s != RLE_OK && conn->state != RLE_CONN_DEAD) {
         if (conn->initiator)
-            give_up(conn, s);
+            rle_handshake_give_up(conn, s);
         else
             rle_conn_reject(conn);
     }
@@ -522,209 +519,4 @@ void rle_handshake_free(rle_conn *conn)
     rle_timer_disarm(&conn->rpc->loop, &conn->handshake->timer);
     rle_free(conn->handshake);
     conn->handshake = NULL;
-}
-
-/* ---- listening ---- */
-
-static void accept_again(rle_timer *t)
-{
-    rle_rpc *rpc = (rle_rpc *)((char *)t - offsetof(rle_rpc, accept_timer));
-    for (int i = 0; i < rpc->listener_count; i++) {
-        if (!rpc->listeners[i].paused) continue;
-        rpc->listeners[i].paused = false;
-        event_add(rpc->listeners[i].event, NULL);
-    }
-}
-
-static void pause_accepting(struct rle_listener *listener, const char *why)
-{
-    rle_rpc *rpc = listener->rpc;
-    if (!rpc->accept_timer.place) rle_log(RLE_LOG_WARN, "accepting paused: %s", why);
-    listener->paused = true;
-    event_del(listener->event);
-    rpc->accept_timer.fire = accept_again;
-    rle_timer_arm(&rpc->loop, &rpc->accept_timer, rle_now() + ACCEPT_PAUSE);
-}
-
-static bool user_allowed(rle_rpc *rpc, uid_t uid)
-{
-    if (uid == geteuid()) return true;
-    for (int i = 0; i < rpc->o.allow_uid_count; i++)
-        if (rpc->allow_uids[i] == uid) return true;
-    return false;
-}
-
-/* Before a byte is read: is there any reason to talk to it at all? */
-static bool admit(rle_rpc *rpc, int fd, const rle_address *from)
-{
-    if (banned(rpc, from) || rpc->half_open >= RLE_PREAUTH_CONNECTIONS) return false;
-    if (!from->is_unix) return true;
-    pid_t pid;
-    uid_t uid;
-    if (rle_peer_credentials(fd, &pid, &uid) && user_allowed(rpc, uid)) return true;
-    rle_log(RLE_LOG_WARN, "refused a connection of user %u (allow_uids admits others)",
-            (unsigned)uid);
-    rpc->counters.refused_peers++;
-    return false;
-}
-
-static void listener_readable(evutil_socket_t fd, short what, void *arg)
-{
-    (void)what;
-    struct rle_listener *listener = arg;
-    rle_rpc *rpc = listener->rpc;
-    for (int i = 0; i < ACCEPTS_A_TURN; i++) {
-        rle_address from;
-        int got = rle_accept(fd, &from);
-        if (got < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-                pause_accepting(listener, strerror(errno));
-            return; /* EAGAIN, or a connection that is gone already */
-        }
-        if (from.is_unix) from = listener->address;
-        if (!admit(rpc, got, &from)) {
-            close(got);
-            continue;
-        }
-        rle_conn *conn;
-        if (rle_conn_new(rpc, got, &from, false, false, &conn) != RLE_OK) {
-            pause_accepting(listener, rle_message());
-            return;
-        }
-        rle_handshake_begin(conn);
-    }
-}
-
-rle_status rle_rpc_listen(rle_rpc *rpc, const char *text, char *bound)
-{
-    rle_address at, real;
-    RLE_TRY(rle_address_parse(text, &at));
-    if (rpc->listener_count == RLE_LISTEN_MAX)
-        return rle_fail(RLE_INVALID_ARGUMENT, "more than %d addresses to listen on",
-                        RLE_LISTEN_MAX);
-    int fd;
-    RLE_TRY(rle_listen(&at, rpc->o.insecure_network, &fd, &real));
-    if (!real.is_loopback)
-        rle_log(RLE_LOG_WARN,
-                "listening on %s without tls: whoever can read this network can read and change "
-                "what is sent",
-                real.shown);
-    rle_rpc_enter(rpc);
-    struct rle_listener *listener = &rpc->listeners[rpc->listener_count];
-    *listener = (struct rle_listener){.rpc = rpc, .fd = fd, .address = real};
-    listener->event =
-        event_new(rpc->loop.base, fd, EV_READ | EV_PERSIST, listener_readable, listener);
-    rle_status s = RLE_OK;
-    if (!listener->event || event_add(listener->event, NULL) != 0) {
-        if (listener->event) event_free(listener->event);
-        close(fd);
-        s = rle_oom(sizeof *listener, "listener");
-    } else {
-        rpc->listener_count++;
-        if (bound) snprintf(bound, RLE_ADDRESS_MAX, "%s", real.text);
-    }
-    rle_rpc_leave(rpc);
-    return s;
-}
-
-/* ---- connecting ---- */
-
-static rle_status start_connect(rle_rpc *rpc, const rle_address *to, rle_connect_result *result,
-                                rle_peer *peer, rle_conn **out)
-{
-    int fd;
-    bool pending;
-    rle_status s = rle_connect(to, &fd, &pending);
-    if (s != RLE_OK) {
-        if (result) result->connect_errno = errno;
-        return s;
-    }
-    rle_conn *conn;
-    RLE_TRY(rle_conn_new(rpc, fd, to, true, pending, &conn));
-    conn->result = result;
-    conn->peer = peer;
-    if (out) *out = conn;
-    if (peer) peer->opening = conn;
-    if (!pending) {
-        rle_handshake_begin(conn);
-        return RLE_OK;
-    }
-    conn->handshake->timer.fire = handshake_late;
-    s = rle_timer_arm(&rpc->loop, &conn->handshake->timer, rle_now() + RLE_HANDSHAKE_TIME);
-    if (s != RLE_OK) give_up(conn, s);
-    return RLE_OK;
-}
-
-void rle_peer_open(rle_peer *peer)
-{
-    rle_rpc *rpc = peer->rpc;
-    for (int i = 0; i < peer->addresses && !peer->conn && !peer->opening; i++) {
-        rle_address to;
-        if (strncmp(peer->address[i], "unix:", 5) != 0) {
-            /* Addresses come from other workers: numbers only, no look-ups. */
-            const char *host = peer->address[i] + 6;
-            if (strncmp(peer->address[i], "tcp://", 6) != 0 ||
-                strspn(host, "0123456789abcdefABCDEF.:[]") != strlen(host))
-                continue;
-        }
-        if (rle_address_parse(peer->address[i], &to) != RLE_OK ||
-            rle_address_allowed(&to, rpc->o.insecure_network, "connect to") != RLE_OK)
-            continue;
-        start_connect(rpc, &to, NULL, peer, NULL);
-    }
-}
-
-static void wake_up(rle_timer *t)
-{
-    (void)t; /* the turn has returned: that was all */
-}
-
-static bool worth_another_try(int why)
-{
-    return why == ECONNREFUSED || why == ENOENT || why == EAGAIN || why == ECONNRESET;
-}
-
-rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_peer **out)
-{
-    rle_address to;
-    RLE_TRY(rle_address_parse(text, &to));
-    RLE_TRY(rle_address_allowed(&to, rpc->o.insecure_network, "connect to"));
-    int64_t end = rle_now() + timeout, pause = RLE_SECONDS / 500;
-    rle_timer timer = {.fire = wake_up};
-    rle_status s;
-    rle_connect_result result;
-    for (;;) {
-        memset(&result, 0, sizeof result);
-        rle_conn *conn = NULL;
-        rle_rpc_enter(rpc);
-        s = start_connect(rpc, &to, &result, NULL, &conn);
-        if (s != RLE_OK) snprintf(result.message, sizeof result.message, "%s", rle_message());
-        while (s == RLE_OK && !result.done && !rle_interrupted)
-            rle_evloop_turn(&rpc->loop, true);
-        if (s == RLE_OK && !result.done) {
-            conn->result = NULL;
-            rle_conn_close(conn, "interrupted", true);
-            rle_rpc_leave(rpc);
-            return rle_fail(RLE_CANCELLED, "interrupted");
-        }
-        if (s == RLE_OK) s = result.status;
-        bool again = s != RLE_OK && worth_another_try(result.connect_errno) && rle_now() < end;
-        if (again) {
-            again = rle_timer_arm(&rpc->loop, &timer, rle_now() + pause) == RLE_OK;
-            while (timer.place && !rle_interrupted) rle_evloop_turn(&rpc->loop, true);
-            rle_timer_disarm(&rpc->loop, &timer);
-            if (pause < RLE_SECONDS / 5) pause *= 2;
-        }
-        rle_rpc_leave(rpc);
-        if (again && !rle_interrupted) continue;
-        break;
-    }
-    if (s != RLE_OK) {
-        if (result.connect_errno)
-            return rle_fail(s, "no worker at %s for %.1f s (%s)", to.shown,
-                            (double)timeout / RLE_SECONDS, strerror(result.connect_errno));
-        return rle_fail(s, "%s", result.message);
-    }
-    if (out) *out = result.peer;
-    return RLE_OK;
 }

@@ -61,6 +61,7 @@ rle_status rle_evloop_init(rle_evloop *l);
 rle_status rle_evloop_start(rle_evloop *l, bool guard);
 void rle_evloop_fini(rle_evloop *l);
 
+/* When the guard has the lock: ask for it and wait. */
 void rle_evloop_lock_slow(rle_evloop *l);
 static inline void rle_evloop_lock(rle_evloop *l)
 {

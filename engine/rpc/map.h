@@ -21,13 +21,14 @@ typedef struct rle_map {
     size_t used, capacity; /* a power of two, or 0 */
 } rle_map;
 
-void rle_map_fini(rle_map *m);
+void rle_map_fini(rle_map *m); /* frees the slots; the map is then empty */
 /* The slot of `key`, or NULL. Valid until the next put or delete. */
 rle_map_slot *rle_map_get(const rle_map *m, uint64_t key);
 /* The slot of `key`, made with value 0 when it is new. NULL when memory ran out. */
 rle_map_slot *rle_map_put(rle_map *m, uint64_t key);
-void rle_map_delete(rle_map *m, uint64_t key);
+void rle_map_delete(rle_map *m, uint64_t key); /* nothing when it is not there */
 
+/* For every slot in use; the body must not change the table. */
 #define RLE_MAP_EACH(m, slot)                                                            \
     for (rle_map_slot *slot = (m)->slots,                                                \
                       *slot##_end = slot ? slot + (m)->capacity : NULL;                  \

@@ -92,6 +92,7 @@ uint64_t rle_rpc_wakes(rle_rpc *rpc);
  * then set. -1 stops watching. */
 rle_status rle_rpc_watch(rle_rpc *rpc, int fd, bool *readable);
 
+/* What this worker is called, and the number of its present life. Borrowed. */
 const char *rle_rpc_name(const rle_rpc *rpc);
 uint64_t rle_rpc_incarnation(const rle_rpc *rpc);
 
@@ -134,6 +135,7 @@ typedef struct rle_rpc_counters {
     uint64_t calls_made, calls_served, late_results, expired_unstarted, refused_peers;
     size_t live_futures, live_incoming, exported_objects, timers;
 } rle_rpc_counters;
+/* Since the start, and live ones now. */
 void rle_rpc_count(rle_rpc *rpc, rle_rpc_counters *out);
 
 /* ---- messages ---- */

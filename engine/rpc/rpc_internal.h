@@ -1,10 +1,13 @@
 /* rpc_internal.h - what the files of engine/rpc share.
  *
  *   rpc.c         life of an rle_rpc, workers, discarded things, turns
- *   connection.c  bytes in and out of one connection, its end
- *   handshake.c   listening, connecting, who may talk to us
+ *   connection.c  bytes into one connection, its end
+ *   output.c      frames out of it
+ *   handshake.c   who may talk to us
+ *   listen.c      listening and connecting
  *   dispatch.c    what is done with each frame
- *   future.c      calls we make
+ *   client.c      calls we make: held, sent
+ *   future.c      their results
  *   wait.c        those who wait for them
  *   server.c      calls we serve
  *   remote_ref.c  who holds which of our objects
@@ -345,8 +348,8 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
 /* Queue and write one frame. `f` needs type, flags, id, arg, credit, code; the rest is
  * filled in. The parts are the body; they are copied if they cannot be written at once.
  * `room`: in front of the first part lie RLE_FRAME_HEADER bytes that the header may be
- * written to. `later`: let it wait for the next frame to this peer. A connection that breaks here is
- * closed; that is no failure of the function. RESOURCE_EXHAUSTED only. */
+ * written to. `later`: let it wait for the next frame to this peer. A connection that breaks
+ * here is closed; that is no failure of the function. RESOURCE_EXHAUSTED only. */
 rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count,
                          bool room, bool later);
 /* The same with the body an encoder holds. */
@@ -357,6 +360,8 @@ void rle_conn_flush_dirty(rle_rpc *rpc);
 void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t arg,
                       uint32_t credit);
 void rle_conn_flush(rle_conn *conn);
+/* Hear, or do not, when the socket has room. */
+void rle_conn_arm_write(rle_conn *conn, bool on);
 /* Close because of what the other side did; logged. The message is rle_message(). */
 void rle_conn_reject(rle_conn *conn);
 /* Close; `reason` ("end of stream") goes into messages and, unless `quiet`, the log. */
@@ -370,6 +375,14 @@ void rle_handshake_begin(rle_conn *conn); /* the socket is connected */
 /* HELLO, HELLO_ACK, AUTH, ERROR before the connection is open. */
 void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
 void rle_handshake_free(rle_conn *conn);
+/* Too many refusals came from there: do not even listen. */
+bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address);
+/* The initiator's end of it: the message is rle_message(). */
+void rle_handshake_give_up(rle_conn *conn, rle_status code);
+void rle_handshake_late(rle_timer *t); /* of rle_handshake.timer: it took too long */
+
+/* ---- listen.c ---- */
+
 /* Connect on our own account to a worker whose address is known. */
 void rle_peer_open(rle_peer *peer);
 
@@ -390,17 +403,25 @@ static inline bool rle_frame_is_message(const rle_frame *f)
 
 /* ---- future.c ---- */
 
+rle_future *rle_future_make(rle_rpc *rpc); /* NULL when memory ran out */
 void rle_future_unref(rle_future *f);
+void rle_future_drop_body(rle_future *f); /* the copy of a call that was held */
 /* Complete with an error of ours. */
 void rle_future_fail(rle_future *f, rle_status code, rle_outcome outcome, const char *fmt, ...)
     RLE_PRINTF(4, 5);
 void rle_future_result(rle_conn *conn, const rle_frame *f, rle_msg *m);
+void rle_future_free_all(rle_rpc *rpc); /* with those that somebody still holds */
+
+/* ---- client.c ---- */
+
 /* Send what waits for this worker: it connected, or gave credits. */
 void rle_peer_send_held(rle_peer *peer);
 /* Fail all of it, not executed; the message is `before`, the method in quotes, `after`. */
 void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before,
                         const char *after);
-void rle_future_free_all(rle_rpc *rpc); /* with those that somebody still holds */
+void rle_future_unhold(rle_future *f); /* out of the list it is held in, if any */
+/* What it was held for is over: send it, or let it fail likewise. */
+void rle_future_go_after(rle_future *f, rle_encoder *e, rle_future *after);
 
 /* ---- wait.c ---- */
 
