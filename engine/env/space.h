@@ -66,6 +66,7 @@ int64_t rle_first_nan(rle_dtype dtype, const void *values, int64_t n);
  * then those with one, then the bounded. */
 void rle_space_sample(const rle_space *s, rle_pcg64 *rng, void *value);
 
+/* The same kind, shape, dtype and bounds. */
 bool rle_space_equal(const rle_space *a, const rle_space *b);
 
 /* "Discrete(2)", "Box(-1, 1, {3}, f32)", "Box([-4.8, -inf], [4.8, inf], {2}, f32)"; long

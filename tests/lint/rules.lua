@@ -267,9 +267,13 @@ rule {
 -- Lines of a header that declare a function at file level: { line number, name }.
 local function declarations(s)
   local found, depth, code = {}, 0, without_comments(s.text)
-  local statement, start = "", nil
+  local statement, start, macro = "", nil, false
   each_line(code, function(line, number)
-    if line:match "^%s*#" or line:match "\\$" then return end
+    macro = macro or line:match "^%s*#" ~= nil -- and the lines it goes on in
+    if macro then
+      macro = line:match "\\$" ~= nil
+      return
+    end
     if depth == 0 and not start and line:match "%S" then statement, start = "", number end
     statement = statement .. line .. "\n"
     for c in line:gmatch "[{};]" do
@@ -318,6 +322,7 @@ rule {
     { "engine/base/a.h", "/* a.h */\n\nint rle_a(void); /* does a */\n" },
     { "engine/base/a_internal.h", "/* a */\n\nint rle_a(void);\n" },
     { "engine/base/a.h", "/* a.h */\n\ntypedef struct a {\n    int (*now)(void *);\n} a;\n" },
+    { "engine/base/a.h", "/* a.h */\n\n#define EACH(m) \\\n    for (;;) \\\n    if (m)\n\nint x;\n" },
     { "engine/base/a.h", "/* a.h */\n\nstatic inline int rle_c(void)\n{\n    return 1;\n}\n" },
   },
 }
