@@ -24,7 +24,7 @@ foreach(path IN LISTS module_lua cli_lua)
   math(EXPR embedded_index "${embedded_index} + 1")
 endforeach()
 set(embedded_c ${PROJECT_BINARY_DIR}/generated/embedded_lua.c)
-configure_file(${PROJECT_SOURCE_DIR}/cmake/embedded_lua.c.in ${embedded_c} @ONLY)
+configure_file(${PROJECT_SOURCE_DIR}/engine/cmake/embedded_lua.c.in ${embedded_c} @ONLY)
 set_source_files_properties(${embedded_c} PROPERTIES OBJECT_DEPENDS "${module_lua};${cli_lua}")
 
 file(GLOB cli_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cli/*.c)

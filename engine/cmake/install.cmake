@@ -35,7 +35,7 @@ if(RLE_INSTALL_C)
   # The file says where it lies itself, so that a tree can be moved.
   file(RELATIVE_PATH prefix_from_pc /x/${CMAKE_INSTALL_LIBDIR}/pkgconfig /x)
   string(REGEX REPLACE "/$" "" prefix_from_pc ${prefix_from_pc})
-  configure_file(${PROJECT_SOURCE_DIR}/cmake/rlengine.pc.in
+  configure_file(${PROJECT_SOURCE_DIR}/engine/cmake/rlengine.pc.in
     ${PROJECT_BINARY_DIR}/generated/rlengine.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/generated/rlengine.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
