@@ -22,7 +22,8 @@ struct rle_mlp {
 
 static rle_status check_layers(const rle_mlp_layer *layers, int count)
 {
-    if (count < 1) return rle_fail(RLE_INVALID_ARGUMENT, "a plan needs at least one layer");
+    if (count < 1)
+        return rle_fail(RLE_INVALID_ARGUMENT, "a plan needs at least one layer");
     for (int i = 0; i < count; i++) {
         const rle_mlp_layer *l = &layers[i];
         if (l->in < 1 || l->out < 1)
@@ -32,8 +33,8 @@ static rle_status check_layers(const rle_mlp_layer *layers, int count)
                             i + 1, l->in, l->out);
         if (i > 0 && l->in != layers[i - 1].out)
             return rle_fail(RLE_INVALID_ARGUMENT,
-                            "layer %d takes %" PRId64 " inputs, but the layer before it has %" PRId64
-                            " outputs",
+                            "layer %d takes %" PRId64
+                            " inputs, but the layer before it has %" PRId64 " outputs",
                             i + 1, l->in, layers[i - 1].out);
         if (l->function < RLE_MLP_LOG_SOFTMAX || l->function >= RLE_UNARY_COUNT ||
             l->function == RLE_UNARY_CLAMP ||
@@ -93,7 +94,8 @@ void rle_mlp_free(rle_mlp *mlp)
 void rle_mlp_pack(rle_mlp *mlp)
 {
     for (int i = 0; i < mlp->chain.count; i++)
-        rle_cpu_dense_pack(&mlp->chain.layer[i], mlp->source[i].weight, mlp->source[i].bias);
+        rle_cpu_dense_pack(&mlp->chain.layer[i], mlp->source[i].weight,
+                           mlp->source[i].bias);
 }
 
 void rle_mlp_forward(const rle_mlp *mlp, const float *x, int64_t rows, float *y)
@@ -101,7 +103,10 @@ void rle_mlp_forward(const rle_mlp *mlp, const float *x, int64_t rows, float *y)
     rle_cpu_chain_run(&mlp->chain, x, rows, y);
 }
 
-int64_t rle_mlp_in(const rle_mlp *mlp) { return mlp->chain.layer[0].in; }
+int64_t rle_mlp_in(const rle_mlp *mlp)
+{
+    return mlp->chain.layer[0].in;
+}
 int64_t rle_mlp_out(const rle_mlp *mlp)
 {
     return mlp->chain.layer[mlp->chain.count - 1].out;

@@ -1,6 +1,7 @@
 /* bench_cpu.c - the CPU's operations, one core: matrix products, elementwise functions,
  * reductions, random numbers; and one training step of a small policy as a sum of
- * operations. Minimum over repeats. RLENGINE_CPU=avx2 measures another instruction set. */
+ * operations. Minimum over repeats. RLENGINE_CPU=avx2 measures another instruction set.
+ */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,14 +55,15 @@ static rle_array transposed(const rle_array *a)
 
 static void product(rle_dtype t, int64_t m, int64_t k, int64_t n, bool ta, bool tb)
 {
-    rle_array a = ta ? array(t, k, m) : array(t, m, k), b = tb ? array(t, n, k) : array(t, k, n);
+    rle_array a = ta ? array(t, k, m) : array(t, m, k),
+              b = tb ? array(t, n, k) : array(t, k, n);
     rle_array out = array(t, m, n);
     rle_array x = ta ? transposed(&a) : a, y = tb ? transposed(&b) : b;
     double ns;
     MEASURE(ns, ops->matmul(&out, &x, &y, NULL, false));
-    printf("  %s %c[%4d,%4d] x %c[%4d,%4d]  %10.0f ns  %6.1f GFLOP/s\n", rle_dtype_name(t),
-           ta ? 'T' : ' ', (int)m, (int)k, tb ? 'T' : ' ', (int)k, (int)n, ns,
-           2.0 * (double)m * (double)k * (double)n / ns);
+    printf("  %s %c[%4d,%4d] x %c[%4d,%4d]  %10.0f ns  %6.1f GFLOP/s\n",
+           rle_dtype_name(t), ta ? 'T' : ' ', (int)m, (int)k, tb ? 'T' : ' ', (int)k,
+           (int)n, ns, 2.0 * (double)m * (double)k * (double)n / ns);
     free(a.data);
     free(b.data);
     free(out.data);
@@ -95,9 +97,9 @@ static void elementwise(void)
     static const struct {
         const char *name;
         rle_unary_kind kind;
-    } unary[] = {{"neg", RLE_UNARY_NEG},         {"relu", RLE_UNARY_RELU},
-                 {"exp", RLE_UNARY_EXP},         {"log", RLE_UNARY_LOG},
-                 {"tanh", RLE_UNARY_TANH},       {"sigmoid", RLE_UNARY_SIGMOID},
+    } unary[] = {{"neg", RLE_UNARY_NEG},           {"relu", RLE_UNARY_RELU},
+                 {"exp", RLE_UNARY_EXP},           {"log", RLE_UNARY_LOG},
+                 {"tanh", RLE_UNARY_TANH},         {"sigmoid", RLE_UNARY_SIGMOID},
                  {"softplus", RLE_UNARY_SOFTPLUS}, {"sin", RLE_UNARY_SIN},
                  {"sqrt", RLE_UNARY_SQRT}};
     printf("functions, ns a call for 1, 16, 4096 elements (f32), 4096 (f64)\n");
@@ -111,7 +113,8 @@ static void elementwise(void)
             free(x.data);
             free(y.data);
         }
-        printf("  %-9s %7.1f %7.1f %9.0f %9.0f\n", unary[i].name, ns[0], ns[1], ns[2], ns[3]);
+        printf("  %-9s %7.1f %7.1f %9.0f %9.0f\n", unary[i].name, ns[0], ns[1], ns[2],
+               ns[3]);
     }
     rle_array a = array(RLE_F32, 256, 128), b = array(RLE_F32, 256, 128),
               row = array(RLE_F32, 1, 128), column = array(RLE_F32, 256, 1),
@@ -129,43 +132,49 @@ static void elementwise(void)
     MEASURE(ns[3], ops->binary(RLE_BINARY_ADD, &out, &a, &t));
     MEASURE(ns[4], ops->binary_scalar(RLE_BINARY_MUL, &out, &a, 2, 2, false));
     MEASURE(ns[5], ops->binary(RLE_BINARY_GT, &flags, &a, &b));
-    printf("[256,128] + same %.0f, + row %.0f, + column %.0f, + transposed %.0f, * 2 %.0f, "
-           "> %.0f ns\n",
-           ns[0], ns[1], ns[2], ns[3], ns[4], ns[5]);
+    printf(
+        "[256,128] + same %.0f, + row %.0f, + column %.0f, + transposed %.0f, * 2 %.0f, "
+        "> %.0f ns\n",
+        ns[0], ns[1], ns[2], ns[3], ns[4], ns[5]);
     rle_array small = array(RLE_F32, 256, 2), bias = array(RLE_F32, 1, 2), pair = small;
     bias.shape[0] = 256;
     bias.stride[0] = 0;
     pair.data = out.data;
     MEASURE(ns[0], ops->binary(RLE_BINARY_ADD, &pair, &small, &bias));
     MEASURE(ns[1], ops->copy(&out, &t));
-    printf("[256,2] + row %.0f ns; copy of a transposed [256,128] %.0f ns\n", ns[0], ns[1]);
+    printf("[256,2] + row %.0f ns; copy of a transposed [256,128] %.0f ns\n", ns[0],
+           ns[1]);
 }
 
 static void reductions(void)
 {
     printf("reductions of [256,128]: ");
     rle_array a = array(RLE_F32, 256, 128), col = array(RLE_F32, 1, 128),
-              row = array(RLE_F32, 256, 1), all = array(RLE_F32, 1, 1), out = array(RLE_F32, 256, 128);
+              row = array(RLE_F32, 256, 1), all = array(RLE_F32, 1, 1),
+              out = array(RLE_F32, 256, 128);
     double ns[4];
     MEASURE(ns[0], ops->reduce(RLE_REDUCE_SUM, &col, &a, 1));
     MEASURE(ns[1], ops->reduce(RLE_REDUCE_SUM, &row, &a, 2));
     MEASURE(ns[2], ops->reduce(RLE_REDUCE_SUM, &all, &a, 3));
     MEASURE(ns[3], ops->softmax(false, &out, &a, 1));
-    printf("rows %.0f, columns %.0f, all %.0f, softmax %.0f ns\n", ns[0], ns[1], ns[2], ns[3]);
-    rle_array p = array(RLE_F32, 256, 2), q = array(RLE_F32, 256, 2), one = array(RLE_F32, 1, 2),
-              o = array(RLE_F32, 1, 2), sum = array(RLE_F32, 1, 1), i = array(RLE_I64, 256, 1);
+    printf("rows %.0f, columns %.0f, all %.0f, softmax %.0f ns\n", ns[0], ns[1], ns[2],
+           ns[3]);
+    rle_array p = array(RLE_F32, 256, 2), q = array(RLE_F32, 256, 2),
+              one = array(RLE_F32, 1, 2), o = array(RLE_F32, 1, 2),
+              sum = array(RLE_F32, 1, 1), i = array(RLE_I64, 256, 1);
     MEASURE(ns[0], ops->softmax(true, &q, &p, 1));
     MEASURE(ns[1], ops->softmax(true, &o, &one, 1));
     MEASURE(ns[2], ops->reduce(RLE_REDUCE_SUM, &sum, &one, 3));
     MEASURE(ns[3], ops->arg_reduce(true, NULL, &i, &p, 1));
-    printf("log_softmax of [256,2] %.0f, of [1,2] %.0f; sum of 2 %.0f; argmax of [256,2] %.0f ns\n",
+    printf("log_softmax of [256,2] %.0f, of [1,2] %.0f; sum of 2 %.0f; argmax of [256,2] "
+           "%.0f ns\n",
            ns[0], ns[1], ns[2], ns[3]);
 }
 
 static void randoms(void)
 {
-    rle_array a = array(RLE_F32, 64, 64), one = array(RLE_F32, 1, 4), x = array(RLE_F32, 256, 128),
-              keys = array(RLE_I64, 1, 256);
+    rle_array a = array(RLE_F32, 64, 64), one = array(RLE_F32, 1, 4),
+              x = array(RLE_F32, 256, 128), keys = array(RLE_I64, 1, 256);
     rle_array k = keys;
     k.ndim = 1;
     k.shape[0] = 256;
@@ -180,9 +189,10 @@ static void randoms(void)
     row.shape[0] = 1;
     k.shape[0] = 1;
     MEASURE(ns[4], ops->dropout(&row, &row, 0.5, 1, &k, 0));
-    printf("random: 4096 uniforms %.0f, normals %.0f; 4 uniforms %.0f; dropout of [256,128] "
-           "%.0f, of [1,128] %.0f ns\n",
-           ns[0], ns[1], ns[2], ns[3], ns[4]);
+    printf(
+        "random: 4096 uniforms %.0f, normals %.0f; 4 uniforms %.0f; dropout of [256,128] "
+        "%.0f, of [1,128] %.0f ns\n",
+        ns[0], ns[1], ns[2], ns[3], ns[4]);
 }
 
 /* Linear(4,128) -> ReLU -> Linear(128,2), batch 256: forward, backward from a gradient of
@@ -190,8 +200,9 @@ static void randoms(void)
 static void training(void)
 {
     enum { B = 256, I = 4, H = 128, O = 2 };
-    rle_array x = array(RLE_F32, B, I), h = array(RLE_F32, B, H), y = array(RLE_F32, B, O),
-              dy = array(RLE_F32, B, O), dh = array(RLE_F32, B, H);
+    rle_array x = array(RLE_F32, B, I), h = array(RLE_F32, B, H),
+              y = array(RLE_F32, B, O), dy = array(RLE_F32, B, O),
+              dh = array(RLE_F32, B, H);
     rle_array p[4] = {array(RLE_F32, H, I), array(RLE_F32, 1, H), array(RLE_F32, O, H),
                       array(RLE_F32, 1, O)};
     rle_array g[4], m[4], v[4];
@@ -202,13 +213,14 @@ static void training(void)
         ops->fill(&m[i], 0, 0);
         ops->fill(&v[i], 0, 0);
     }
-    rle_array w1 = transposed(&p[0]), w2 = transposed(&p[2]), xt = x, dht = transposed(&dh),
-              dyt = transposed(&dy), b1 = p[1], b2 = p[3];
+    rle_array w1 = transposed(&p[0]), w2 = transposed(&p[2]), xt = x,
+              dht = transposed(&dh), dyt = transposed(&dy), b1 = p[1], b2 = p[3];
     b1.ndim = b2.ndim = 1;
     b1.shape[0] = H;
     b2.shape[0] = O;
     b1.stride[0] = b2.stride[0] = 1;
-    rle_adam_args adam = {.lr = 1e-3, .beta1 = .9, .beta2 = .999, .eps = 1e-8, .step = 10};
+    rle_adam_args adam = {
+        .lr = 1e-3, .beta1 = .9, .beta2 = .999, .eps = 1e-8, .step = 10};
     double ns[12];
     MEASURE(ns[0], ops->matmul(&h, &x, &w1, &b1, false));
     MEASURE(ns[1], ops->unary(RLE_UNARY_RELU, &h, &h, 0, 0));
@@ -220,8 +232,8 @@ static void training(void)
     MEASURE(ns[7], ops->matmul(&g[0], &dht, &xt, NULL, false));
     MEASURE(ns[8], ops->reduce(RLE_REDUCE_SUM, &g[1], &dh, 1));
     MEASURE(ns[9], ops->adam(p, g, m, v, 4, &adam));
-    static const char *const names[] = {"x W1 + b1", "relu", "h W2 + b2", "dW2", "db2", "dh",
-                                        "relu'", "dW1", "db1", "adam"};
+    static const char *const names[] = {"x W1 + b1", "relu",  "h W2 + b2", "dW2", "db2",
+                                        "dh",        "relu'", "dW1",       "db1", "adam"};
     double sum = 0;
     printf("training step of 4-128-2, batch 256:\n ");
     for (int i = 0; i < 10; i++) {

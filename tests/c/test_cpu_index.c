@@ -1,8 +1,9 @@
-/* test_cpu_index.c - gather, scatter, index_select, index_add on the CPU against plain C; a
- * bad index changes nothing and is named. */
+/* test_cpu_index.c - gather, scatter, index_select, index_add on the CPU against plain C;
+ * a bad index changes nothing and is named. */
 #include "cpu_check.h"
 
-static const rle_dtype all_dtypes[] = {RLE_F32, RLE_F64, RLE_I32, RLE_I64, RLE_U8, RLE_BOOL};
+static const rle_dtype all_dtypes[] = {RLE_F32, RLE_F64, RLE_I32,
+                                       RLE_I64, RLE_U8,  RLE_BOOL};
 
 static void a_shape(int *ndim, int64_t *shape)
 {
@@ -34,7 +35,8 @@ static void gather_and_scatter_match_plain_c(void **state)
         int64_t shape[RLE_MAX_DIMS], part[RLE_MAX_DIMS];
         a_shape(&ndim, shape);
         int dim = below(ndim);
-        for (int d = 0; d < ndim; d++) part[d] = d == dim ? 1 + below(12) : 1 + below((int)shape[d]);
+        for (int d = 0; d < ndim; d++)
+            part[d] = d == dim ? 1 + below(12) : 1 + below((int)shape[d]);
         box in = box_new(t, ndim, shape, (layout)below(LAYOUTS));
         box index = box_new(RLE_I64, ndim, part, (layout)below(LAYOUTS));
         box out = box_new(t, ndim, part, (layout)below(BROADCAST));
@@ -70,7 +72,8 @@ static void gather_and_scatter_match_plain_c(void **state)
         dense.data = bad;
         rle_array_set_contiguous(&dense);
         bad[below((int)n)] = below(2) ? shape[dim] : -1;
-        assert_int_equal(ops->scatter(&to.a, dim, &dense, &out.a, assign), RLE_OUT_OF_RANGE);
+        assert_int_equal(ops->scatter(&to.a, dim, &dense, &out.a, assign),
+                         RLE_OUT_OF_RANGE);
         assert_non_null(strstr(rle_message(), "out of range for dimension"));
         same_bits(&to.a, &expect.a, "after a bad index");
         box kept = box_copy(&out);

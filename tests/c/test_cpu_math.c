@@ -1,5 +1,6 @@
-/* test_cpu_math.c - the elementary functions: their error against long double, what they do
- * with infinities, NaN, zeros and denormals, and equal bits on all instruction sets. */
+/* test_cpu_math.c - the elementary functions: their error against long double, what they
+ * do with infinities, NaN, zeros and denormals, and equal bits on all instruction sets.
+ */
 #include "cpu_check.h"
 
 #include "common/math.h"
@@ -9,10 +10,11 @@
 static void emulated_fma_is_exact(void **state)
 {
     (void)state;
-    static const uint32_t edges[] = {0,          1,          0x80000000u, 0x80000001u, 0x007fffff,
-                                     0x00800000, 0x00800001, 0x3f800000,  0x3f800001,  0xbf800001,
-                                     0x7f7fffff, 0xff7fffffu, 0x7f800000, 0xff800000u, 0x7fc00000,
-                                     0x33800000, 0x34000000, 0x4b800001,  0x1a000001,  0x0d800003};
+    static const uint32_t edges[] = {0,          1,           0x80000000u, 0x80000001u,
+                                     0x007fffff, 0x00800000,  0x00800001,  0x3f800000,
+                                     0x3f800001, 0xbf800001,  0x7f7fffff,  0xff7fffffu,
+                                     0x7f800000, 0xff800000u, 0x7fc00000,  0x33800000,
+                                     0x34000000, 0x4b800001,  0x1a000001,  0x0d800003};
     const int n = sizeof(edges) / sizeof(edges[0]);
     for (int round = 0; round < 2000000; round++) {
         uint32_t b[3];
@@ -21,8 +23,10 @@ static void emulated_fma_is_exact(void **state)
             b[0] = edges[round % n];
             b[1] = edges[round / n % n];
             b[2] = edges[round / n / n];
-        } else if (round % 4 == 1) { /* exponents close to each other: ties and cancellation */
-            b[2] = (b[2] & 0x807fffffu) | (((b[0] >> 23) + (b[1] >> 23) - 127 - 24 + b[2] % 49) & 0xff) << 23;
+        } else if (round % 4 ==
+                   1) { /* exponents close to each other: ties and cancellation */
+            b[2] = (b[2] & 0x807fffffu) |
+                   (((b[0] >> 23) + (b[1] >> 23) - 127 - 24 + b[2] % 49) & 0xff) << 23;
         } else if (round % 4 == 2) { /* few bits: exact ties */
             for (int i = 0; i < 3; i++) b[i] &= 0xfff80001u;
         }
@@ -37,7 +41,10 @@ static void emulated_fma_is_exact(void **state)
 
 typedef long double (*exact_fn)(long double);
 
-static long double sigmoidl(long double x) { return 1 / (1 + expl(-x)); }
+static long double sigmoidl(long double x)
+{
+    return 1 / (1 + expl(-x));
+}
 static long double softplusl(long double x)
 {
     return x > 0 ? x + log1pl(expl(-x)) : log1pl(expl(x));
@@ -70,8 +77,10 @@ static double ulps_off(rle_dtype t, double got, long double want)
     if (isinf(got) || fabsl(want) > (f32 ? (long double)FLT_MAX : (long double)DBL_MAX)) {
         long double limit = f32 ? 0x1.ffffffp127L : 0x1.fffffffffffffcp1023L;
         return isinf(got) && fabsl(want) >= limit && (got > 0) == (want > 0) ? 0
-               : isinf(got) ? (isinf((double)want) && (got > 0) == (want > 0) ? 0 : INFINITY)
-                            : fabsl(want) < limit ? 0 : INFINITY;
+               : isinf(got)
+                   ? (isinf((double)want) && (got > 0) == (want > 0) ? 0 : INFINITY)
+               : fabsl(want) < limit ? 0
+                                     : INFINITY;
     }
     int e = want == 0 ? -5000 : ilogbl(want);
     int lowest = f32 ? -149 : -1074, digits = f32 ? 23 : 52;
@@ -139,7 +148,9 @@ static void errors_stay_within_the_bounds(void **state)
                 }
             }
             double bound = t == RLE_F32 ? f->bound32 : f->bound64;
-            if (show) print_message("%s %s: %.3f ulp at %a\n", f->name, rle_dtype_name(t), worst, where);
+            if (show)
+                print_message("%s %s: %.3f ulp at %a\n", f->name, rle_dtype_name(t),
+                              worst, where);
             if (!(worst <= bound))
                 fail_msg("%s of %s is off by %.3f ulp at %a (allowed: %g)", f->name,
                          rle_dtype_name(t), worst, where, bound);
@@ -159,14 +170,16 @@ static void pow_and_atan2_are_nearly_rounded(void **state)
         if (i % 3 == 0) x = rle_float32(rnd() & 0x7fffffffu);
         double off = ulps_off(RLE_F32, rle_powf(x, y), powl(x, y));
         if (off > worst_pow) worst_pow = off;
-        float a = (float)((unit() - 0.5) * exp2(20 * unit())), b = (float)((unit() - 0.5) * 4);
+        float a = (float)((unit() - 0.5) * exp2(20 * unit())),
+              b = (float)((unit() - 0.5) * 4);
         off = ulps_off(RLE_F32, rle_atan2f(a, b), atan2l(a, b));
         if (off > worst_atan2) worst_atan2 = off;
     }
     assert_true(worst_pow < 0.51);
     assert_true(worst_atan2 < 0.51);
-    static const float edges[] = {0.0f, -0.0f, 1,  -1, 2,         -2,        3,  -3,     0.5f,
-                                  -0.5f, 1e30f, -1e30f, INFINITY, -INFINITY, NAN, 1e-40f, -1e-40f};
+    static const float edges[] = {0.0f,     -0.0f,     1,    -1,     2,      -2,
+                                  3,        -3,        0.5f, -0.5f,  1e30f,  -1e30f,
+                                  INFINITY, -INFINITY, NAN,  1e-40f, -1e-40f};
     const int n = sizeof(edges) / sizeof(edges[0]);
     for (int i = 0; i < n * n; i++) {
         float x = edges[i % n], y = edges[i / n];
@@ -184,12 +197,13 @@ static void special_arguments_give_what_c_gives(void **state)
 {
     (void)state;
     const rle_device_ops *ops = rle_cpu_ops();
-    static const double edges[] = {0.0,      -0.0,     INFINITY, -INFINITY, NAN,     1e-45,   -1e-45,
-                                   1e-40,    -1e-40,   0x1p-126, 1,         -1,      -1.5,    -2,
-                                   FLT_MAX,  -FLT_MAX, 88.7228,  88.7229,   -103.97, -103.98, 709.7,
-                                   -745.13,  -745.14,  5e-324,   -5e-324,   1e-310,  1e300,   -1e300,
-                                   0x1p-30,  -0x1p-30, 0x1p25,   0x1p24,    1e10,    -1e10,   3e38,
-                                   -0x1.fffffep-1};
+    static const double edges[] = {
+        0.0,     -0.0,    INFINITY, -INFINITY, NAN,     1e-45,
+        -1e-45,  1e-40,   -1e-40,   0x1p-126,  1,       -1,
+        -1.5,    -2,      FLT_MAX,  -FLT_MAX,  88.7228, 88.7229,
+        -103.97, -103.98, 709.7,    -745.13,   -745.14, 5e-324,
+        -5e-324, 1e-310,  1e300,    -1e300,    0x1p-30, -0x1p-30,
+        0x1p25,  0x1p24,  1e10,     -1e10,     3e38,    -0x1.fffffep-1};
     enum { N = sizeof(edges) / sizeof(edges[0]) };
     for (size_t k = 0; k < sizeof(functions) / sizeof(functions[0]); k++) {
         const function *f = &functions[k];
@@ -206,21 +220,25 @@ static void special_arguments_give_what_c_gives(void **state)
                 for (int whole = 0; whole < 2; whole++) {
                     for (int i = 0; i < (whole ? 1 : N); i++) {
                         int n = whole ? N : 1;
-                        rle_array in = {t ? (void *)(x64 + i) : (void *)(x32 + i), t, 1, {n}, {1}};
-                        rle_array out = {t ? (void *)(y64 + i) : (void *)(y32 + i), t, 1, {n}, {1}};
+                        rle_array in = {
+                            t ? (void *)(x64 + i) : (void *)(x32 + i), t, 1, {n}, {1}};
+                        rle_array out = {
+                            t ? (void *)(y64 + i) : (void *)(y32 + i), t, 1, {n}, {1}};
                         assert_int_equal(ops->unary(f->kind, &out, &in, 0, 0), RLE_OK);
                     }
                     for (int i = 0; i < N; i++) {
-                        double x = t ? x64[i] : (double)x32[i], y = t ? y64[i] : (double)y32[i];
+                        double x = t ? x64[i] : (double)x32[i],
+                               y = t ? y64[i] : (double)y32[i];
                         long double want = f->exact(x);
-                        if (trig && fabs(x) > 1e15) { /* long double cannot reduce these */
+                        if (trig &&
+                            fabs(x) > 1e15) { /* long double cannot reduce these */
                             assert_true(isfinite(x) ? fabs(y) <= 1 : y != y);
                             continue;
                         }
                         double off = ulps_off(t, y, want);
                         if (!(off <= (t ? f->bound64 : f->bound32)))
-                            fail_msg("%s(%a) of %s: %a, not %La", f->name, x, rle_dtype_name(t),
-                                     y, want);
+                            fail_msg("%s(%a) of %s: %a, not %La", f->name, x,
+                                     rle_dtype_name(t), y, want);
                         if (want == 0 && signbit(y) != (signbit(want) != 0) && y == 0)
                             fail_msg("%s(%a) of %s lost the sign of zero", f->name, x,
                                      rle_dtype_name(t));
@@ -239,7 +257,8 @@ static void large_angles_are_reduced_fully(void **state)
     for (int i = 0; i < 300000; i++) {
         float x = (float)((below(2) ? 1 : -1) * exp2(18 + 110 * unit()));
         double s = sin((double)x), c = cos((double)x);
-        double off_s = ulps_off(RLE_F32, rle_sinf(x), s), off_c = ulps_off(RLE_F32, rle_cosf(x), c);
+        double off_s = ulps_off(RLE_F32, rle_sinf(x), s),
+               off_c = ulps_off(RLE_F32, rle_cosf(x), c);
         if (off_s > 1.6 || off_c > 1.6)
             fail_msg("at %a: sin %.9g, not %.9g; cos %.9g, not %.9g", x, rle_sinf(x), s,
                      rle_cosf(x), c);

@@ -1,5 +1,5 @@
-/* test_cpu_random.c - random numbers of the CPU: the words that the counter names, the same
- * bits on every instruction set, and distributions that are what they say. */
+/* test_cpu_random.c - random numbers of the CPU: the words that the counter names, the
+ * same bits on every instruction set, and distributions that are what they say. */
 #include "cpu_check.h"
 
 #include "common/philox.h"
@@ -29,16 +29,22 @@ static void draws_use_the_words_they_should(void **state)
 {
     (void)state;
     const rle_device_ops *ops = rle_cpu_ops();
-    static const uint64_t starts[] = {0, 4, 1, 6, 1023, UINT64_C(0xfffffffff), UINT64_C(0x3fffffffe)};
+    static const uint64_t starts[] = {
+        0, 4, 1, 6, 1023, UINT64_C(0xfffffffff), UINT64_C(0x3fffffffe)};
     for (size_t s = 0; s < sizeof(starts) / sizeof(starts[0]); s++) {
-        rle_rng rng = {UINT64_C(0x123456789abcdef), UINT64_C(0x7766554433221100), starts[s]};
+        rle_rng rng = {UINT64_C(0x123456789abcdef), UINT64_C(0x7766554433221100),
+                       starts[s]};
         for (int64_t n = 1; n < 2600; n = n * 3 + 1) {
             box f = box_new(RLE_F32, 1, &n, DENSE), d = box_new(RLE_F64, 1, &n, DENSE);
-            box i32 = box_new(RLE_I32, 1, &n, DENSE), i64 = box_new(RLE_I64, 1, &n, DENSE);
+            box i32 = box_new(RLE_I32, 1, &n, DENSE),
+                i64 = box_new(RLE_I64, 1, &n, DENSE);
             for (FOR_EACH_ISA(isa)) {
-                assert_int_equal(ops->random(RLE_RANDOM_UNIFORM, &f.a, &rng, 0, 1), RLE_OK);
-                assert_int_equal(ops->random(RLE_RANDOM_UNIFORM, &d.a, &rng, 0, 1), RLE_OK);
-                assert_int_equal(ops->random(RLE_RANDOM_INTEGER, &i32.a, &rng, -3, 7), RLE_OK);
+                assert_int_equal(ops->random(RLE_RANDOM_UNIFORM, &f.a, &rng, 0, 1),
+                                 RLE_OK);
+                assert_int_equal(ops->random(RLE_RANDOM_UNIFORM, &d.a, &rng, 0, 1),
+                                 RLE_OK);
+                assert_int_equal(ops->random(RLE_RANDOM_INTEGER, &i32.a, &rng, -3, 7),
+                                 RLE_OK);
                 assert_int_equal(
                     ops->random(RLE_RANDOM_INTEGER, &i64.a, &rng, -5, 0x1p40), RLE_OK);
                 box_check(&f);
@@ -52,8 +58,10 @@ static void draws_use_the_words_they_should(void **state)
                     assert_true(get(&f.a, i) == (w >> 8) * 0x1p-24);
                     uint64_t both = (uint64_t)hi << 32 | lo;
                     assert_true(get(&d.a, i) == (double)(both >> 11) * 0x1p-53);
-                    assert_int_equal(get_int(&i32.a, i), -3 + (int64_t)((uint64_t)w * 10 >> 32));
-                    unsigned __int128 wide = (unsigned __int128)both * ((UINT64_C(1) << 40) + 5);
+                    assert_int_equal(get_int(&i32.a, i),
+                                     -3 + (int64_t)((uint64_t)w * 10 >> 32));
+                    unsigned __int128 wide =
+                        (unsigned __int128)both * ((UINT64_C(1) << 40) + 5);
                     assert_true(get_int(&i64.a, i) == -5 + (int64_t)(wide >> 64));
                 }
             }
@@ -77,7 +85,8 @@ static void normals_are_box_muller_and_the_same_bits(void **state)
             bool started = false;
             for (FOR_EACH_ISA(isa)) {
                 box out = box_copy(&first);
-                assert_int_equal(ops->random(RLE_RANDOM_NORMAL, &out.a, &rng, 1, 3), RLE_OK);
+                assert_int_equal(ops->random(RLE_RANDOM_NORMAL, &out.a, &rng, 1, 3),
+                                 RLE_OK);
                 box_check(&out);
                 if (started) same_bits(&out.a, &first.a, check_isas[isa]);
                 box_free(&first);
@@ -88,21 +97,23 @@ static void normals_are_box_muller_and_the_same_bits(void **state)
                 uint64_t p = rng.counter + (uint64_t)(i & ~INT64_C(1)) * (t ? 2 : 1);
                 uint32_t w[4];
                 for (int k = 0; k < 4; k++) w[k] = word_at(&rng, p + (uint64_t)k);
-                double u = t ? (double)((((uint64_t)w[1] << 32 | w[0]) >> 11) + 1) * 0x1p-53
-                             : ((w[0] >> 8) + 1) * 0x1p-24;
+                double u =
+                    t ? (double)((((uint64_t)w[1] << 32 | w[0]) >> 11) + 1) * 0x1p-53
+                      : ((w[0] >> 8) + 1) * 0x1p-24;
                 double v = t ? (double)(((uint64_t)w[3] << 32 | w[2]) >> 11) * 0x1p-53
                              : (w[1] >> 8) * 0x1p-24;
                 double angle = 2 * 3.14159265358979323846 * v, r = sqrt(-2 * log(u));
                 double want = 1 + 3 * r * (i % 2 ? sin(angle) : cos(angle));
                 if (fabs(get(&first.a, i) - want) > (t ? 1e-14 : 4e-6))
-                    fail_msg("normal %lld: %.17g, not %.17g", (long long)i, get(&first.a, i),
-                             want);
+                    fail_msg("normal %lld: %.17g, not %.17g", (long long)i,
+                             get(&first.a, i), want);
             }
             /* A shorter draw is the start of a longer one. */
             int64_t half = (n + 1) / 2;
             box start = box_new(dtype, 1, &half, DENSE);
             ops->random(RLE_RANDOM_NORMAL, &start.a, &rng, 1, 3);
-            assert_memory_equal(start.a.data, first.a.data, (size_t)half * rle_dtype_size(dtype));
+            assert_memory_equal(start.a.data, first.a.data,
+                                (size_t)half * rle_dtype_size(dtype));
             box_free(&start);
             box_free(&first);
         }
@@ -130,7 +141,8 @@ static void distributions_have_their_moments(void **state)
         low = v < low ? v : low;
         high = v > high ? v : high;
     }
-    assert_true(fabs(mean - 0.5) < 0.02 && low >= -2 && low < -1.99 && high < 3 && high > 2.99);
+    assert_true(fabs(mean - 0.5) < 0.02 && low >= -2 && low < -1.99 && high < 3 &&
+                high > 2.99);
     box_free(&x);
 }
 
@@ -179,7 +191,8 @@ static void keyed_rows_do_not_depend_on_the_batch(void **state)
     const rle_device_ops *ops = rle_cpu_ops();
     for (int64_t cols = 1; cols < 140; cols += cols < 9 ? 1 : 43) {
         int64_t rows = 33, shape[2] = {rows, cols};
-        box keys = box_new(RLE_I64, 1, &rows, SPREAD), u = box_new(RLE_F32, 2, shape, DENSE);
+        box keys = box_new(RLE_I64, 1, &rows, SPREAD),
+            u = box_new(RLE_F32, 2, shape, DENSE);
         for (int64_t r = 0; r < rows; r++)
             put_int(&keys.a, r, (int64_t)((uint64_t)rnd() << 32 | rnd()));
         for (FOR_EACH_ISA(isa)) {
@@ -193,7 +206,8 @@ static void keyed_rows_do_not_depend_on_the_batch(void **state)
             }
             for (int t = 0; t < 2; t++) {
                 rle_dtype dtype = t ? RLE_F64 : RLE_F32;
-                box x = box_new(dtype, 2, shape, DENSE), y = box_new(dtype, 2, shape, DENSE);
+                box x = box_new(dtype, 2, shape, DENSE),
+                    y = box_new(dtype, 2, shape, DENSE);
                 box_fill(&x);
                 put(&x.a, 0, NAN);
                 double p = 0.25;
