@@ -28,10 +28,10 @@ typedef void (*rle_cpu_zip)(void *out, const void *a, const void *b, int64_t n,
 
 /* One block (n <= RLE_REDUCE_BLOCK) of a reduction: of a contiguous run, to one value... */
 typedef void (*rle_cpu_fold_run)(void *out, const void *in, int64_t n);
-/* ...or of n rows of 16 values, row k at base + offset[k] (in elements; offset NULL: rows
- * follow each other), to 16 values. */
+/* ...or of n rows of `vectors` * 16 values, row k at base + offset[k] or, without offsets,
+ * at base + k * step (in elements), to as many values. */
 typedef void (*rle_cpu_fold_tile)(void *out, const void *base, const int64_t *offset,
-                                  int64_t n);
+                                  int64_t step, int64_t n, int vectors);
 typedef enum {
     RLE_FOLD_SUM,
     RLE_FOLD_SUMSQ,

@@ -124,28 +124,36 @@ static int64_t keyed_next(keyed *s, float *u /* [CHUNK] */)
     _Alignas(64) float all[CHUNK];
     uint64_t key[CHUNK / 4];
     uint32_t quad[CHUNK / 4];
-    unsigned char used[CHUNK / 4];
+    int64_t quads = (s->cols + 3) / 4, first = s->quad;
     int n = 0;
-    int64_t quads = (s->cols + 3) / 4, count = 0;
-    for (; n < CHUNK / 4 && s->row < s->rows; n++) {
-        key[n] = (uint64_t)((const int64_t *)s->keys->data)[s->row * s->keys->stride[0]];
-        quad[n] = (uint32_t)s->quad;
-        used[n] = (unsigned char)rle_min64(4, s->cols - s->quad * 4);
-        count += used[n];
-        if (++s->quad == quads) {
+    while (n < CHUNK / 4 && s->row < s->rows) {
+        int count = (int)rle_min64(CHUNK / 4 - n, quads - s->quad);
+        uint64_t k = (uint64_t)((const int64_t *)s->keys->data)[s->row * s->keys->stride[0]];
+        for (int i = 0; i < count; i++) {
+            key[n + i] = k;
+            quad[n + i] = (uint32_t)(s->quad + i);
+        }
+        n += count;
+        s->quad += count;
+        if (s->quad == quads) {
             s->quad = 0;
             s->row++;
         }
     }
     rle_cpu_active->philox_keyed(word, s->seed, key, s->draw, quad, n);
-    if (count == n * 4) {
-        rle_cpu_active->uniform[0](u, word, count, 0, 1);
-        return count;
+    if (s->cols % 4 == 0) {
+        rle_cpu_active->uniform[0](u, word, n * 4, 0, 1);
+        return n * 4;
     }
+    /* The last block of a row is not used up. */
     rle_cpu_active->uniform[0](all, word, n * 4, 0, 1);
-    for (int b = 0; b < n; b++)
-        for (int i = 0; i < used[b]; i++) *u++ = all[b * 4 + i];
-    return count;
+    int64_t made = 0;
+    for (int b = 0; b < n; b++) {
+        int used = (int)rle_min64(4, s->cols - first * 4);
+        for (int i = 0; i < used; i++) u[made++] = all[b * 4 + i];
+        if (++first == quads) first = 0;
+    }
+    return made;
 }
 
 rle_status rle_cpu_random_keyed(const rle_array *out, uint64_t seed, const rle_array *keys,

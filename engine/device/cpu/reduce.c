@@ -114,34 +114,34 @@ static double identity(rle_cpu_fold fold)
            : fold == RLE_FOLD_MIN ? INFINITY : 0;
 }
 
-/* A tile: up to 16 outputs whose inputs start at `base`, `step` elements apart. */
+/* Outputs that a tile has at most when their inputs lie side by side. */
+#define MOST_WIDE 64
+
+/* A tile: outputs whose inputs start at `base`, `step` elements apart. Up to 16, or a
+ * multiple of 16 up to MOST_WIDE when step is 1. */
 typedef struct {
     const char *base;
     int64_t step;
     int width;
 } tile;
 
-/* Rows first .. first+n-1 of the span for the tile's outputs: into buf, 16 to a row. */
-static void stage_tile(const tile *t, const span *s, int64_t first, int64_t n, int f,
-                       void *buf)
+#define STAGE(T)                                                                         \
+    for (int64_t k = 0; k < n; k++)                                                      \
+        for (int c = 0; c < t->width; c++)                                               \
+            ((T *)buf)[k * RLE_LANES + c] = ((const T *)t->base)[offset[k] + c * t->step];
+
+/* exp(x - minus[c]) in place of x. */
+static void subtract_and_exp(char *buf, int64_t n, int width, const double *minus, int f)
 {
-    int64_t offset[RLE_REDUCE_BLOCK];
-    span_offsets(s, first, n, offset);
-    if (f) {
-        const double *x = (const double *)t->base;
-        for (int64_t k = 0; k < n; k++) {
-            double *row = (double *)buf + k * RLE_LANES;
-            for (int c = 0; c < t->width; c++) row[c] = x[offset[k] + c * t->step];
-            for (int c = t->width; c < RLE_LANES; c++) row[c] = 0;
-        }
-    } else {
-        const float *x = (const float *)t->base;
-        for (int64_t k = 0; k < n; k++) {
-            float *row = (float *)buf + k * RLE_LANES;
-            for (int c = 0; c < t->width; c++) row[c] = x[offset[k] + c * t->step];
-            for (int c = t->width; c < RLE_LANES; c++) row[c] = 0;
+    for (int64_t k = 0; k < n; k++) {
+        for (int c = 0; c < width; c++) {
+            if (f)
+                ((double *)buf)[k * RLE_LANES + c] -= minus[c];
+            else
+                ((float *)buf)[k * RLE_LANES + c] -= (float)minus[c];
         }
     }
+    rle_cpu_active->unary[f][RLE_UNARY_EXP](buf, buf, n * RLE_LANES, 0, 0);
 }
 
 /* Fold the span for each of the tile's outputs. With `minus`, exp(x - minus) is folded. */
@@ -149,29 +149,31 @@ static void fold_tile(const tile *t, const span *s, int f, rle_cpu_fold fold,
                       const double *minus, double *result)
 {
     _Alignas(64) char buf[RLE_REDUCE_BLOCK * RLE_LANES * 8];
-    _Alignas(64) char part[RLE_LANES * 8];
+    _Alignas(64) char part[MOST_WIDE * 8];
     int64_t offset[RLE_REDUCE_BLOCK];
-    bool direct = t->width == RLE_LANES && t->step == 1 && !minus;
+    int size = f ? 8 : 4, vectors = t->width / RLE_LANES;
+    rle_cpu_fold_tile kernel = rle_cpu_active->fold_tile[f][fold];
+    bool direct = t->width % RLE_LANES == 0 && t->step == 1 && !minus;
+    if (!direct && t->width < RLE_LANES) /* what is beside the tile must be numbers */
+        memset(buf, 0, (size_t)(rle_min64(s->count, RLE_REDUCE_BLOCK) * RLE_LANES * size));
     for (int c = 0; c < t->width; c++) result[c] = identity(fold);
     for (int64_t first = 0; first < s->count; first += RLE_REDUCE_BLOCK) {
         int64_t n = rle_min64(s->count - first, RLE_REDUCE_BLOCK);
-        if (direct) {
-            span_offsets(s, first, n, offset);
-            rle_cpu_active->fold_tile[f][fold](part, t->base, offset, n);
+        if (direct && s->ndim == 1) {
+            kernel(part, t->base + first * s->stride[0] * size, NULL, s->stride[0], n,
+                   vectors);
         } else {
-            stage_tile(t, s, first, n, f, buf);
-            if (minus) {
-                for (int64_t k = 0; k < n * RLE_LANES; k++) {
-                    int c = (int)(k % RLE_LANES);
-                    double m = c < t->width ? minus[c] : 0;
-                    if (f)
-                        ((double *)buf)[k] -= m;
-                    else
-                        ((float *)buf)[k] -= (float)m;
-                }
-                rle_cpu_active->unary[f][RLE_UNARY_EXP](buf, buf, n * RLE_LANES, 0, 0);
+            span_offsets(s, first, n, offset);
+            if (direct) {
+                kernel(part, t->base, offset, 0, n, vectors);
+            } else {
+                if (f)
+                    STAGE(double)
+                else
+                    STAGE(float)
+                if (minus) subtract_and_exp(buf, n, t->width, minus, f);
+                kernel(part, buf, NULL, RLE_LANES, n, 1);
             }
-            rle_cpu_active->fold_tile[f][fold](part, buf, NULL, n);
         }
         for (int c = 0; c < t->width; c++)
             result[c] = first == 0 ? get_float(part, c, f)
@@ -179,24 +181,28 @@ static void fold_tile(const tile *t, const span *s, int f, rle_cpu_fold fold,
     }
 }
 
-/* The same for one output whose inputs are one contiguous run. */
-static double fold_run(const char *in, int64_t count, int f, rle_cpu_fold fold,
+/* The same for one output: from a contiguous run, or gathered into one. */
+static double fold_run(const char *in, const span *s, int f, rle_cpu_fold fold,
                        const double *minus)
 {
     _Alignas(64) char buf[RLE_REDUCE_BLOCK * 8];
+    int64_t offset[RLE_REDUCE_BLOCK];
     double part[1], result = identity(fold);
     int size = f ? 8 : 4;
-    for (int64_t first = 0; first < count; first += RLE_REDUCE_BLOCK) {
-        int64_t n = rle_min64(count - first, RLE_REDUCE_BLOCK);
+    bool contiguous = s->ndim == 1 && s->stride[0] == 1;
+    for (int64_t first = 0; first < s->count; first += RLE_REDUCE_BLOCK) {
+        int64_t n = rle_min64(s->count - first, RLE_REDUCE_BLOCK);
         const char *x = in + first * size;
-        if (minus) {
+        if (!contiguous || minus) {
+            double m = minus ? *minus : 0;
+            span_offsets(s, first, n, offset);
             for (int64_t k = 0; k < n; k++) {
                 if (f)
-                    ((double *)buf)[k] = ((const double *)x)[k] - *minus;
+                    ((double *)buf)[k] = ((const double *)in)[offset[k]] - m;
                 else
-                    ((float *)buf)[k] = ((const float *)x)[k] - (float)*minus;
+                    ((float *)buf)[k] = ((const float *)in)[offset[k]] - (float)m;
             }
-            rle_cpu_active->unary[f][RLE_UNARY_EXP](buf, buf, n, 0, 0);
+            if (minus) rle_cpu_active->unary[f][RLE_UNARY_EXP](buf, buf, n, 0, 0);
             x = buf;
         }
         rle_cpu_active->fold_run[f][fold](part, x, n);
@@ -225,17 +231,28 @@ static double finite_or_zero(double m) { return m - m == 0 ? m : 0; }
 static void reduce_floats(rle_reduce_kind kind, const rle_array *out, const rle_array *in,
                           uint32_t dims, int f)
 {
-    span s = span_of(in, dims);
     rle_cpu_fold fold = fold_of[kind];
     int size = f ? 8 : 4;
-    /* A run when it is contiguous and long enough to fill the lanes. */
-    bool run = s.ndim == 1 && s.stride[0] == 1 && s.count >= RLE_LANES;
-    /* Tiles go along the kept dimension in which the input is densest. */
+    int64_t all = rle_array_numel(in);
+    if (all <= RLE_REDUCE_BLOCK && rle_array_numel(out) == 1 && all > 0 &&
+        kind != RLE_REDUCE_LOGSUMEXP && rle_array_is_contiguous(in)) {
+        double sum[1];
+        rle_cpu_active->fold_run[f][fold](sum, in->data, all);
+        double v = get_float(sum, 0, f);
+        put_float(out->data, 0, f, kind == RLE_REDUCE_MEAN ? v / (double)all : v);
+        return;
+    }
+    span s = span_of(in, dims);
+    /* Tiles go along the kept dimension in which the input is densest. Runs are better when
+     * they are contiguous and long enough to fill the lanes, or a tile would be too narrow. */
     int along = -1;
-    for (int d = 0; d < in->ndim && !run; d++) {
+    for (int d = 0; d < in->ndim; d++) {
         if (dims >> d & 1 || in->shape[d] == 1) continue;
         if (along < 0 || llabs(in->stride[d]) <= llabs(in->stride[along])) along = d;
     }
+    bool run = (s.ndim == 1 && s.stride[0] == 1 && s.count >= RLE_LANES) || along < 0 ||
+               in->shape[along] < 4;
+    if (run) along = -1;
     const rle_array *both[2] = {out, in};
     rle_walk w;
     rle_walk_init(&w, out, along >= 0 ? dims | 1u << along : dims, 2, both);
@@ -243,12 +260,14 @@ static void reduce_floats(rle_reduce_kind kind, const rle_array *out, const rle_
     int64_t step = along >= 0 ? in->stride[along] : 0;
     int64_t out_step = along >= 0 ? out->stride[along] : 0;
     for (; w.left > 0; rle_walk_next(&w)) {
-        for (int64_t c = 0; c < width; c += RLE_LANES) {
-            tile t = {w.p[1] + c * step * size, step,
-                      (int)rle_min64(width - c, RLE_LANES)};
-            double result[RLE_LANES], m[RLE_LANES], shift[RLE_LANES];
+        tile t;
+        for (int64_t c = 0; c < width; c += t.width) {
+            bool wide = step == 1 && kind != RLE_REDUCE_LOGSUMEXP && width - c >= MOST_WIDE;
+            t = (tile){w.p[1] + c * step * size, step,
+                       wide ? MOST_WIDE : (int)rle_min64(width - c, RLE_LANES)};
+            double result[MOST_WIDE], m[RLE_LANES], shift[RLE_LANES];
             if (run)
-                result[0] = fold_run(t.base, s.count, f, fold, NULL);
+                result[0] = fold_run(t.base, &s, f, fold, NULL);
             else
                 fold_tile(&t, &s, f, fold, NULL, result);
             if (kind == RLE_REDUCE_LOGSUMEXP) {
@@ -257,7 +276,7 @@ static void reduce_floats(rle_reduce_kind kind, const rle_array *out, const rle_
                     shift[i] = finite_or_zero(m[i]);
                 }
                 if (run)
-                    result[0] = fold_run(t.base, s.count, f, RLE_FOLD_SUM, shift);
+                    result[0] = fold_run(t.base, &s, f, RLE_FOLD_SUM, shift);
                 else
                     fold_tile(&t, &s, f, RLE_FOLD_SUM, shift, result);
                 for (int i = 0; i < t.width; i++)

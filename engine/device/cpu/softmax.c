@@ -11,6 +11,8 @@
 
 /* Rows shorter than this are worth computing 16 side by side. */
 #define SHORT_ROW 32
+/* Unless there are less than this many. */
+#define FEW_ROWS 4
 
 static void load(char *dst, int64_t dst_step, const char *src, int64_t src_step, int64_t n,
                  int size)
@@ -38,7 +40,7 @@ static rle_status along_rows(bool logarithm, const rle_array *out, const rle_arr
     rle_walk_init(&w, out, 1u << dim, count, arrays);
     bool unit = true;
     for (int o = 0; o < count; o++) unit &= arrays[o]->stride[dim] == 1;
-    if (unit && n >= SHORT_ROW) {
+    if (unit && (n >= SHORT_ROW || w.left < FEW_ROWS)) {
         for (; w.left > 0; rle_walk_next(&w)) {
             if (b)
                 k->softmax_row_backward[f](logarithm, w.p[0], w.p[1], w.p[2], n);

@@ -4,7 +4,23 @@
  * elements in order, starting from the identity; then lane i takes in lane i+8, then i+4,
  * i+2, i+1. Vectors of any width can do it, and a tile (16 outputs side by side) does the
  * same with whole vectors for lanes. */
-#include "device/cpu/isa/real.h"
+#include "device/cpu/isa/simd.h"
+
+/* Lanes of a tile that are kept in registers together; how many tiles side by side share
+ * them where that reads memory in longer pieces. */
+#if defined(__AVX512F__) && !defined(RLE_F64_KERNELS)
+#define GROUP 16
+#define WIDE 4
+#elif defined(__AVX512F__)
+#define GROUP 8
+#define WIDE 4
+#elif defined(__AVX2__) && !defined(RLE_F64_KERNELS)
+#define GROUP 4
+#define WIDE 4
+#else
+#define GROUP 2
+#define WIDE 2
+#endif
 
 #define IDENTITY_SUM 0
 #define IDENTITY_SUMSQ 0
@@ -13,57 +29,134 @@
 #define IDENTITY_MIN LIBM(inf)()
 
 /* How a lane takes in an element, and how two lanes join. */
-#define TAKE_SUM(acc, x) ((acc) + (x))
-#define TAKE_SUMSQ(acc, x) ((acc) + (x) * (x))
-#define TAKE_PROD(acc, x) ((acc) * (x))
-#define TAKE_MAX(acc, x) ((((acc) >= (x)) | ((acc) != (acc))) ? (acc) : (x))
-#define TAKE_MIN(acc, x) ((((acc) <= (x)) | ((acc) != (acc))) ? (acc) : (x))
-#define JOIN_SUM TAKE_SUM
-#define JOIN_SUMSQ TAKE_SUM
-#define JOIN_PROD TAKE_PROD
-#define JOIN_MAX TAKE_MAX
-#define JOIN_MIN TAKE_MIN
+#define TAKE_SUM(acc, x) v_add(acc, x)
+#define TAKE_SUMSQ(acc, x) v_add(acc, v_mul(x, x))
+#define TAKE_PROD(acc, x) v_mul(acc, x)
+#define TAKE_MAX(acc, x) v_larger(acc, x)
+#define TAKE_MIN(acc, x) v_smaller(acc, x)
+#define JOIN_SUM(a, b) ((a) + (b))
+#define JOIN_SUMSQ JOIN_SUM
+#define JOIN_PROD(a, b) ((a) * (b))
+#define JOIN_MAX(a, b) ((((a) >= (b)) | ((a) != (a))) ? (a) : (b))
+#define JOIN_MIN(a, b) ((((a) <= (b)) | ((a) != (a))) ? (a) : (b))
 
+/* Elements that fill up a last vector are identities and change nothing: no sum of the
+ * engine is ever -0 before its last element. */
 #define FOLD(name, KIND)                                                                 \
-    static void fold_run_##name(void *out, const void *in_, int64_t n)                   \
+    RLE_INLINE v16 fold_lanes_##name(const REAL *in, int64_t n)                          \
     {                                                                                    \
-        const REAL *in = in_;                                                            \
-        REAL acc[RLE_LANES];                                                             \
-        for (int l = 0; l < RLE_LANES; l++) acc[l] = IDENTITY_##KIND;                    \
-        int64_t k = 0;                                                                   \
-        for (; k + RLE_LANES <= n; k += RLE_LANES)                                       \
-            for (int l = 0; l < RLE_LANES; l++)                                          \
-                acc[l] = TAKE_##KIND(acc[l], in[k + l]);                                 \
-        for (int l = 0; k + l < n; l++) acc[l] = TAKE_##KIND(acc[l], in[k + l]);         \
-        for (int half = RLE_LANES / 2; half > 0; half /= 2)                              \
-            for (int l = 0; l < half; l++) acc[l] = JOIN_##KIND(acc[l], acc[l + half]);  \
-        *(REAL *)out = acc[0];                                                           \
+        v16 acc = v_set(IDENTITY_##KIND);                                                \
+        for (; n >= 16; n -= 16, in += 16) acc = TAKE_##KIND(acc, v_load(in));           \
+        if (n > 0) {                                                                     \
+            v16 rest = v_load_filled(in, (int)n, IDENTITY_##KIND);                       \
+            acc = TAKE_##KIND(acc, rest);                                                \
+        }                                                                                \
+        return acc;                                                                      \
+    }                                                                                    \
+    RLE_INLINE REAL join_##name(v16 v)                                                   \
+    {                                                                                    \
+        REAL lane[16];                                                                   \
+        v_store(lane, v);                                                                \
+        RLE_UNROLL                                                                       \
+        for (int half = 8; half > 0; half /= 2)                                          \
+            for (int l = 0; l < half; l++)                                               \
+                lane[l] = JOIN_##KIND(lane[l], lane[l + half]);                          \
+        return lane[0];                                                                  \
+    }                                                                                    \
+    RLE_INLINE void fold_rows_##name(const int W, const int G, REAL *out, const REAL *base,  \
+                                     const int64_t *offset, int64_t step, int64_t n)     \
+    {                                                                                    \
+        v16 lane[16][WIDE];                                                              \
+        int64_t whole = n / 16 * 16;                                                     \
+        RLE_UNROLL                                                                       \
+        for (int g = 0; g < 16; g += G) {                                                \
+            v16 acc[16][WIDE];                                                           \
+            RLE_UNROLL                                                                   \
+            for (int l = 0; l < G; l++) {                                                \
+                RLE_UNROLL                                                               \
+                for (int w = 0; w < W; w++) acc[l][w] = v_set(IDENTITY_##KIND);          \
+            }                                                                            \
+            for (int64_t k = g; k < whole; k += 16) {                                    \
+                RLE_UNROLL                                                               \
+                for (int l = 0; l < G; l++) {                                            \
+                    const REAL *x = base + ROW(k + l);                                   \
+                    RLE_UNROLL                                                           \
+                    for (int w = 0; w < W; w++)                                          \
+                        acc[l][w] = TAKE_##KIND(acc[l][w], v_load(x + 16 * w));          \
+                }                                                                        \
+            }                                                                            \
+            RLE_UNROLL                                                                   \
+            for (int l = 0; l < G; l++) {                                                \
+                const REAL *x = base;                                                    \
+                bool more = whole + g + l < n;                                           \
+                if (more) x += ROW(whole + g + l);                                       \
+                RLE_UNROLL                                                               \
+                for (int w = 0; w < W; w++) {                                            \
+                    if (more) acc[l][w] = TAKE_##KIND(acc[l][w], v_load(x + 16 * w));    \
+                    lane[g + l][w] = acc[l][w];                                          \
+                }                                                                        \
+            }                                                                            \
+        }                                                                                \
+        RLE_UNROLL                                                                       \
+        for (int half = 8; half > 0; half /= 2) {                                        \
+            RLE_UNROLL                                                                   \
+            for (int l = 0; l < half; l++) {                                             \
+                RLE_UNROLL                                                               \
+                for (int w = 0; w < W; w++)                                              \
+                    lane[l][w] = MEET_##KIND(lane[l][w], lane[l + half][w]);             \
+            }                                                                            \
+        }                                                                                \
+        RLE_UNROLL                                                                       \
+        for (int w = 0; w < W; w++) v_store(out + 16 * w, lane[0][w]);                   \
     }                                                                                    \
     static void fold_tile_##name(void *out_, const void *base_, const int64_t *offset,   \
-                                 int64_t n)                                              \
+                                 int64_t step, int64_t n, int vectors)                   \
     {                                                                                    \
-        const REAL *base = base_;                                                        \
         REAL *out = out_;                                                                \
-        _Alignas(64) REAL acc[RLE_LANES][RLE_LANES];                                     \
-        for (int l = 0; l < RLE_LANES; l++)                                              \
-            for (int c = 0; c < RLE_LANES; c++) acc[l][c] = IDENTITY_##KIND;             \
-        for (int64_t k = 0; k < n; k++) {                                                \
-            const REAL *x = base + (offset ? offset[k] : k * RLE_LANES);                 \
-            REAL *lane = acc[k % RLE_LANES];                                             \
-            for (int c = 0; c < RLE_LANES; c++) lane[c] = TAKE_##KIND(lane[c], x[c]);    \
+        const REAL *base = base_;                                                        \
+        for (; !offset && vectors >= WIDE; vectors -= WIDE, out += 16 * WIDE, base += 16 * WIDE) \
+            fold_rows_##name(WIDE, GROUP / WIDE, out, base, NULL, step, n);              \
+        for (; vectors > 0; vectors--, out += 16, base += 16) {                          \
+            if (offset)                                                                  \
+                fold_rows_##name(1, GROUP, out, base, offset, 0, n);                     \
+            else                                                                         \
+                fold_rows_##name(1, GROUP, out, base, NULL, step, n);                    \
         }                                                                                \
-        for (int half = RLE_LANES / 2; half > 0; half /= 2)                              \
-            for (int l = 0; l < half; l++)                                               \
-                for (int c = 0; c < RLE_LANES; c++)                                      \
-                    acc[l][c] = JOIN_##KIND(acc[l][c], acc[l + half][c]);                \
-        for (int c = 0; c < RLE_LANES; c++) out[c] = acc[0][c];                          \
     }
+
+#define ROW(k) (offset ? offset[k] : (k) * step)
+#define MEET_SUM TAKE_SUM
+#define MEET_SUMSQ TAKE_SUM
+#define MEET_PROD TAKE_PROD
+#define MEET_MAX TAKE_MAX
+#define MEET_MIN TAKE_MIN
 
 FOLD(sum, SUM)
 FOLD(sumsq, SUMSQ)
 FOLD(prod, PROD)
 FOLD(max, MAX)
 FOLD(min, MIN)
+
+static void fold_run_sum(void *out, const void *in, int64_t n)
+{
+    *(REAL *)out = v_sum(fold_lanes_sum(in, n));
+}
+static void fold_run_sumsq(void *out, const void *in, int64_t n)
+{
+    *(REAL *)out = v_sum(fold_lanes_sumsq(in, n));
+}
+static void fold_run_prod(void *out, const void *in, int64_t n)
+{
+    *(REAL *)out = join_prod(fold_lanes_prod(in, n));
+}
+static void fold_run_max(void *out, const void *in, int64_t n)
+{
+    *(REAL *)out = join_max(fold_lanes_max(in, n));
+}
+static void fold_run_min(void *out, const void *in, int64_t n)
+{
+    *(REAL *)out = join_min(fold_lanes_min(in, n));
+}
 
 const rle_cpu_fold_run K(rle_fold_run)[RLE_FOLD_COUNT] = {
     [RLE_FOLD_SUM] = fold_run_sum,   [RLE_FOLD_SUMSQ] = fold_run_sumsq,
@@ -99,7 +192,7 @@ static REAL max_of(const REAL *x, int64_t n)
     REAL best = IDENTITY_MAX, part;
     for (int64_t k = 0; k < n; k += RLE_REDUCE_BLOCK) {
         fold_run_max(&part, x + k, rle_min64(n - k, RLE_REDUCE_BLOCK));
-        best = TAKE_MAX(best, part);
+        best = JOIN_MAX(best, part);
     }
     return best;
 }
@@ -112,8 +205,8 @@ void K(rle_softmax_row)(bool logarithm, void *out_, const void *in_, int64_t n)
     if (!logarithm) {
         RLE_IVDEP
         for (int64_t i = 0; i < n; i++) out[i] = M(exp)(in[i] - m);
-        REAL sum = sum_of(out, n);
-        for (int64_t i = 0; i < n; i++) out[i] /= sum;
+        REAL scale = 1 / sum_of(out, n);
+        for (int64_t i = 0; i < n; i++) out[i] *= scale;
         return;
     }
     REAL e[RLE_REDUCE_BLOCK], part = 0;
@@ -158,20 +251,21 @@ void K(rle_softmax_tile)(bool logarithm, void *tile_, int64_t n)
     REAL *tile = tile_;
     REAL m[RLE_LANES], sum[RLE_LANES];
     _Alignas(64) REAL e[RLE_REDUCE_BLOCK * RLE_LANES];
-    fold_tile_max(m, tile, NULL, n);
+    fold_tile_max(m, tile, NULL, RLE_LANES, n, 1);
     for (int64_t k = 0; k < n; k++)
         for (int c = 0; c < RLE_LANES; c++)
             e[k * RLE_LANES + c] = M(exp)(tile[k * RLE_LANES + c] - m[c]);
-    fold_tile_sum(sum, e, NULL, n);
+    fold_tile_sum(sum, e, NULL, RLE_LANES, n, 1);
     if (logarithm) {
         for (int c = 0; c < RLE_LANES; c++) sum[c] = M(log)(sum[c]);
         for (int64_t k = 0; k < n; k++)
             for (int c = 0; c < RLE_LANES; c++)
                 tile[k * RLE_LANES + c] = tile[k * RLE_LANES + c] - m[c] - sum[c];
     } else {
+        for (int c = 0; c < RLE_LANES; c++) sum[c] = 1 / sum[c];
         for (int64_t k = 0; k < n; k++)
             for (int c = 0; c < RLE_LANES; c++)
-                tile[k * RLE_LANES + c] = e[k * RLE_LANES + c] / sum[c];
+                tile[k * RLE_LANES + c] = e[k * RLE_LANES + c] * sum[c];
     }
 }
 
@@ -182,7 +276,7 @@ void K(rle_softmax_tile_backward)(bool logarithm, void *tile_, const void *y_, i
     const REAL *y = y_;
     REAL sum[RLE_LANES];
     if (logarithm) {
-        fold_tile_sum(sum, g, NULL, n);
+        fold_tile_sum(sum, g, NULL, RLE_LANES, n, 1);
         for (int64_t k = 0; k < n; k++)
             for (int c = 0; c < RLE_LANES; c++)
                 g[k * RLE_LANES + c] -= M(exp)(y[k * RLE_LANES + c]) * sum[c];
@@ -190,7 +284,7 @@ void K(rle_softmax_tile_backward)(bool logarithm, void *tile_, const void *y_, i
     }
     _Alignas(64) REAL e[RLE_REDUCE_BLOCK * RLE_LANES];
     for (int64_t k = 0; k < n * RLE_LANES; k++) e[k] = g[k] * y[k];
-    fold_tile_sum(sum, e, NULL, n);
+    fold_tile_sum(sum, e, NULL, RLE_LANES, n, 1);
     for (int64_t k = 0; k < n; k++)
         for (int c = 0; c < RLE_LANES; c++)
             g[k * RLE_LANES + c] = y[k * RLE_LANES + c] * (g[k * RLE_LANES + c] - sum[c]);

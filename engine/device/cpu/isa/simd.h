@@ -3,7 +3,8 @@
  *
  * v_take(x, y, acc) is how a product enters a sum: fused in single precision, rounded
  * twice in double, on every machine. v_sum adds the lanes in the engine's order: lane i
- * takes in lane i+8, then i+4, i+2, i+1. */
+ * takes in lane i+8, then i+4, i+2, i+1. v_relu(x) is 0 > x ? 0 : x. v_larger(a, x) is
+ * a where a >= x or a is NaN, else x; v_smaller likewise. */
 #ifndef RLE_CPU_ISA_SIMD_H
 #define RLE_CPU_ISA_SIMD_H
 
@@ -33,8 +34,18 @@ RLE_INLINE void v_store(float *p, v16 v) { _mm512_storeu_ps(p, v); }
 RLE_INLINE void v_store_n(float *p, v16 v, int n) { _mm512_mask_storeu_ps(p, v_mask(n), v); }
 RLE_INLINE v16 v_add(v16 a, v16 b) { return _mm512_add_ps(a, b); }
 RLE_INLINE v16 v_take(v16 x, v16 y, v16 acc) { return _mm512_fmadd_ps(x, y, acc); }
-/* 0 > x ? 0 : x */
 RLE_INLINE v16 v_relu(v16 x) { return _mm512_max_ps(_mm512_setzero_ps(), x); }
+RLE_INLINE v16 v_mul(v16 a, v16 b) { return _mm512_mul_ps(a, b); }
+RLE_INLINE v16 v_larger(v16 a, v16 x)
+{
+    __mmask16 keep = _mm512_cmp_ps_mask(a, x, _CMP_GE_OQ) | _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    return _mm512_mask_blend_ps(keep, x, a);
+}
+RLE_INLINE v16 v_smaller(v16 a, v16 x)
+{
+    __mmask16 keep = _mm512_cmp_ps_mask(a, x, _CMP_LE_OQ) | _mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q);
+    return _mm512_mask_blend_ps(keep, x, a);
+}
 
 RLE_INLINE float v_sum8(__m256 v)
 {
@@ -92,6 +103,21 @@ RLE_INLINE v16 v_relu(v16 x)
 {
     __m256 z = _mm256_setzero_ps();
     return (v16){{_mm256_max_ps(z, x.h[0]), _mm256_max_ps(z, x.h[1])}};
+}
+RLE_INLINE v16 v_mul(v16 a, v16 b)
+{
+    return (v16){{_mm256_mul_ps(a.h[0], b.h[0]), _mm256_mul_ps(a.h[1], b.h[1])}};
+}
+#define V_KEEP(a, x, order)                                                              \
+    _mm256_blendv_ps(x, a, _mm256_or_ps(_mm256_cmp_ps(a, x, order),                      \
+                                        _mm256_cmp_ps(a, a, _CMP_UNORD_Q)))
+RLE_INLINE v16 v_larger(v16 a, v16 x)
+{
+    return (v16){{V_KEEP(a.h[0], x.h[0], _CMP_GE_OQ), V_KEEP(a.h[1], x.h[1], _CMP_GE_OQ)}};
+}
+RLE_INLINE v16 v_smaller(v16 a, v16 x)
+{
+    return (v16){{V_KEEP(a.h[0], x.h[0], _CMP_LE_OQ), V_KEEP(a.h[1], x.h[1], _CMP_LE_OQ)}};
 }
 RLE_INLINE float v_sum(v16 v)
 {
@@ -165,6 +191,25 @@ RLE_INLINE v16 v_relu(v16 x)
     V_EACH x.h[i] = (v_part)((v_ints)x.h[i] & ~(v_ints)(x.h[i] < 0));
     return x;
 }
+RLE_INLINE v16 v_mul(v16 a, v16 b)
+{
+    V_EACH a.h[i] *= b.h[i];
+    return a;
+}
+RLE_INLINE v_part v_choose(v_ints first, v_part a, v_part b)
+{
+    return (v_part)((first & (v_ints)a) | (~first & (v_ints)b));
+}
+RLE_INLINE v16 v_larger(v16 a, v16 x)
+{
+    V_EACH a.h[i] = v_choose((a.h[i] >= x.h[i]) | (a.h[i] != a.h[i]), a.h[i], x.h[i]);
+    return a;
+}
+RLE_INLINE v16 v_smaller(v16 a, v16 x)
+{
+    V_EACH a.h[i] = v_choose((a.h[i] <= x.h[i]) | (a.h[i] != a.h[i]), a.h[i], x.h[i]);
+    return a;
+}
 RLE_INLINE double v_sum(v16 v)
 {
     double x[16];
@@ -221,6 +266,23 @@ RLE_INLINE v16 v_relu(v16 a)
     for (int i = 0; i < 16; i++) a.x[i] = 0 > a.x[i] ? 0 : a.x[i];
     return a;
 }
+RLE_INLINE v16 v_mul(v16 a, v16 b)
+{
+    for (int i = 0; i < 16; i++) a.x[i] *= b.x[i];
+    return a;
+}
+RLE_INLINE v16 v_larger(v16 a, v16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.x[i] = ((a.x[i] >= b.x[i]) | (a.x[i] != a.x[i])) ? a.x[i] : b.x[i];
+    return a;
+}
+RLE_INLINE v16 v_smaller(v16 a, v16 b)
+{
+    for (int i = 0; i < 16; i++)
+        a.x[i] = ((a.x[i] <= b.x[i]) | (a.x[i] != a.x[i])) ? a.x[i] : b.x[i];
+    return a;
+}
 RLE_INLINE float v_sum(v16 v)
 {
     for (int half = 8; half > 0; half /= 2)
@@ -231,5 +293,18 @@ RLE_INLINE float v_sum(v16 v)
 #endif
 
 RLE_INLINE v16 v_zero(void) { return v_set(0); }
+
+/* The first n of 16 elements at p, the others `fill`. */
+RLE_INLINE v16 v_load_filled(const REAL *p, int n, REAL fill)
+{
+#if defined(__AVX512F__) && !defined(RLE_F64_KERNELS)
+    return _mm512_mask_loadu_ps(v_set(fill), v_mask(n), p);
+#else
+    REAL all[16];
+    for (int i = 0; i < 16; i++) all[i] = fill;
+    for (int i = 0; i < n; i++) all[i] = p[i];
+    return v_load(all);
+#endif
+}
 
 #endif

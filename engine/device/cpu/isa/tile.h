@@ -146,6 +146,10 @@ static void tiles_run(const rle_tile *t, const REAL *a, const REAL *b, REAL *out
     static const unsigned char widths[TILE_ROWS + 1] = {TILE_WIDTHS};
     while (rows > 0) {
         int r = rows < TILE_ROWS ? (int)rows : TILE_ROWS;
+        if (rows > r)
+            for (int i = r; i < 2 * r; i++)
+                for (int v = 0; v < vectors; v++)
+                    __builtin_prefetch(out + i * t->out_row + 16 * v, 1);
         for (int v = 0; v < vectors;) {
             int nv = vectors - v < widths[r] ? vectors - v : widths[r];
             tiles[r][nv](t, a, b + 16 * v, out + 16 * v, bias ? bias + 16 * v : NULL,
