@@ -85,7 +85,7 @@ describe("rl.cleanup", function()
     assert.is_true(policy:run { episode = 2 } >= 4e6)
     assert.is_true(rl.memory.allocated() <= held - 4e6)
     assert.equal(1, policy.runs)
-    assert.equal("cleanup per episode (1 runs, " .. policy.freed .. " bytes freed)",
+    assert.equal(("cleanup per episode (1 runs, %d bytes freed)"):format(policy.freed),
       tostring(policy))
   end)
 
