@@ -92,7 +92,7 @@ rl.launch {
     local solved = false
     local loop = rl.episode.new {
       observers = agent.observers, with = { rpc.rref(agent) }, device = agent.device,
-      cleanup = rl.cleanup.per_episode { empty_cache = true, collect = true },
+      cleanup = rl.cleanup.per_episode { empty_cache = false, collect = true },
       finish = function() agent:finish_episode() end,
       report = function(self)
         solved = agent.running.value > args.target

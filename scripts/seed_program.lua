@@ -41,7 +41,7 @@ function Agent:init(ctx)
     self.observers[i] = rpc.remote(name, "Observer", i, ctx.args.seed)
     self.rewards[i], self.saved_log_probs[i] = {}, {}
   end
-  self.cleanup = rl.cleanup.per_episode { empty_cache = true, collect = true }
+  self.cleanup = rl.cleanup.per_episode { empty_cache = false, collect = true }
 end
 function Agent:select_action(id, state)
   local m = rl.distributions.Categorical { probs = self.policy(state:to(self.device)) }

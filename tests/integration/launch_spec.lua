@@ -1,5 +1,7 @@
 -- rl.launch as a user meets it: whole programs, their output, their end.
 local launched = require "launched"
+local process = require "process"
+local pty = require "pty"
 
 local runs = {}
 
@@ -57,7 +59,7 @@ end
 describe("rl.launch", function()
   after_each(function()
     for _, each in ipairs(runs) do
-      for _, process in ipairs(each:processes()) do each:signal("KILL", process.pid) end
+      for _, left in ipairs(each:processes()) do each:signal("KILL", left.pid) end
       each:remove()
     end
     runs = {}
@@ -215,6 +217,21 @@ describe("rl.launch", function()
       nothing_is_left(started)
     end)
   end
+
+  it("ends all on Ctrl-C at a terminal, without a word", function()
+    local folder = process.folder()
+    process.write(folder .. "/script.lua", endless)
+    local term = pty.spawn({ process.program(), folder .. "/script.lua" },
+      { env = { TMPDIR = folder, XDG_RUNTIME_DIR = "" } })
+    term:expect "computing"
+    term:expect "computing"
+    term:send "\3"
+    assert.same({ "killed", 2 }, { term:finish() })
+    assert.equal("^C", term.text:gsub("obs_%d_for_0 | computing", ""):gsub("%s", ""))
+    local left = process.check { "find", folder, "-mindepth", "1", "-name", "rlengine-*" }
+    assert.equal("", left)
+    process.remove(folder)
+  end)
 
   it("leaves no process when the launcher is killed", function()
     local started = start_endless()
