@@ -118,14 +118,23 @@ static int nn_row_keys(lua_State *L)
 
 /* ---- distributions ---- */
 
-/* nn.check_rows("Categorical: probs", kind, tensor); kind: 0 finite, 1 not negative too,
- * 2 logits */
-static int nn_check_rows(lua_State *L)
+/* nn.check_parameter("Categorical: probs", kind, value [, least dimensions]): a float tensor
+ * whose rows are as `kind` (rle_rows_kind) wants them. */
+static int nn_check_parameter(lua_State *L)
 {
     rle_lua_enter(L);
-    const char *what = luaL_checkstring(L, 1);
-    rle_rows_kind kind = (rle_rows_kind)luaL_checkinteger(L, 2);
-    rle_lua_check(L, rle_check_rows(what, kind, rle_lua_check_tensor(L, 3)));
+    rle_tensor *t = rle_lua_to_tensor(L, 3);
+    const char *what = lua_tostring(L, 1);
+    int least = (int)lua_tointeger(L, 4);
+    if (!t)
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%s must be a tensor, got %s", what,
+                            luaL_typename(L, 3));
+    if (!rle_dtype_is_float(t->a.dtype))
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%s must be floats, got %s", what,
+                            rle_dtype_name(t->a.dtype));
+    if (t->a.ndim < least)
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%s need a dimension of classes", what);
+    rle_lua_check(L, rle_check_rows(what, (rle_rows_kind)lua_tointeger(L, 2), t));
     return 0;
 }
 
@@ -158,13 +167,17 @@ static int nn_sample(lua_State *L)
     int64_t draws = rle_lua_check_integer(L, 2);
     rle_tensor *keys = lua_isnoneornil(L, 3) ? NULL : rle_lua_check_tensor(L, 3);
     uint32_t draw = (uint32_t)luaL_optnumber(L, 4, 0);
-    rle_lua_check(L, rle_op_multinomial(probs, draws, keys, draw, &out));
+    rle_status status = rle_op_multinomial(probs, draws, keys, draw, &out);
+    /* The device names a row counted from 0 and no values. */
+    if (status == RLE_INVALID_ARGUMENT && probs->a.ndim)
+        rle_lua_check(L, rle_name_bad_row("sample: probs", RLE_ROWS_PROBS, probs));
+    rle_lua_check(L, status);
     rle_lua_push_tensor(L, out);
     return 1;
 }
 
 static const luaL_Reg functions[] = {
-    {"check_rows", nn_check_rows},
+    {"check_parameter", nn_check_parameter},
     {"categorical_log_prob", nn_categorical_log_prob},
     {"sample", nn_sample},
     {"is_trainable_leaf", nn_is_trainable_leaf},

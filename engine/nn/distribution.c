@@ -4,11 +4,12 @@
  *   probabilities: log(p_a / s);          d/dp_j = [j = a] / p_a - 1 / s
  *   logits:        l_a - logsumexp(l);    d/dl_j = [j = a] - softmax(l)_j
  *
- * Made of the device's operations, which treat rows alike whatever the batch. They are
- * called on arrays within few tensors: an action of one row costs little more than the
- * arithmetic. */
+ * Made of the device's operations, which treat rows alike whatever the batch, called on
+ * arrays within few tensors. On the CPU, probabilities take one plain loop instead: acting
+ * asks for one row at a time, and there the calls cost more than the arithmetic. */
 #include "nn/distribution.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -16,7 +17,8 @@
 #include "base/mem.h"
 #include "tensor/ops.h"
 
-/* Rows of `scratch` [COLUMNS, rows]. */
+/* Rows of the scratch [COLUMNS, rows]: sums (logsumexp for logits), chosen entries p_a, and
+ * p_a / s before it is clamped. */
 enum { TOTAL, PICKED, SHARE, COLUMNS };
 
 /* What backward needs. */
@@ -26,7 +28,8 @@ typedef struct log_prob {
     int64_t rows, classes;
     rle_tensor *x;       /* [..., classes], contiguous, broadcast with the actions */
     rle_tensor *index;   /* i64, one a row, contiguous */
-    rle_tensor *scratch; /* sums (logsumexp for logits), chosen entries, p_a / s */
+    rle_tensor *scratch; /* NULL for one row on the CPU: then it is `one` */
+    double one[COLUMNS];
     int ndim;            /* x as it came, for the shape of its gradient */
     int64_t shape[RLE_MAX_DIMS];
     uint32_t version;    /* of x's storage, to see a change in place */
@@ -68,8 +71,8 @@ static void widen(rle_array *a, int64_t classes)
 
 static void column(const log_prob *n, int which, rle_array *a)
 {
-    char *data = n->scratch->a.data;
-    rle_dtype dtype = n->scratch->a.dtype;
+    char *data = n->scratch ? n->scratch->a.data : (void *)n->one;
+    rle_dtype dtype = n->x->a.dtype;
     matrix(a, data + (size_t)which * (size_t)n->rows * rle_dtype_size(dtype), dtype, n->rows, 1);
 }
 
@@ -136,10 +139,53 @@ static rle_status log_prob_backward(rle_custom *custom, rle_tensor *gout, int ni
     return status;
 }
 
+static rle_status bad_action(const log_prob *n, int64_t action)
+{
+    return rle_fail(RLE_OUT_OF_RANGE, "log_prob: action %" PRId64 " is no class; there are %" PRId64
+                    ", counted from 0", action, n->classes);
+}
+
+/* One row's share of its action, and what backward keeps of it; sums in double, in order. */
+#define DEFINE_SHARES(T, NAME)                                                           \
+    static rle_status NAME(const log_prob *n, T *total, T *picked, T *share)             \
+    {                                                                                    \
+        const T *x = n->x->a.data;                                                       \
+        const int64_t *index = n->index->a.data;                                         \
+        for (int64_t r = 0; r < n->rows; r++, x += n->classes) {                         \
+            if (index[r] < 0 || index[r] >= n->classes) return bad_action(n, index[r]);  \
+            double sum = 0;                                                              \
+            for (int64_t c = 0; c < n->classes; c++) sum += x[c];                        \
+            total[r] = (T)sum;                                                           \
+            picked[r] = x[index[r]];                                                     \
+            share[r] = picked[r] / total[r];                                             \
+        }                                                                                \
+        return RLE_OK;                                                                   \
+    }
+DEFINE_SHARES(float, shares_f32)
+DEFINE_SHARES(double, shares_f64)
+
+static rle_status compute_on_cpu(const log_prob *n, const rle_array *out)
+{
+    rle_array total, picked, share;
+    column(n, TOTAL, &total);
+    column(n, PICKED, &picked);
+    column(n, SHARE, &share);
+    if (n->x->a.dtype == RLE_F64)
+        RLE_TRY(shares_f64(n, total.data, picked.data, share.data));
+    else
+        RLE_TRY(shares_f32(n, total.data, picked.data, share.data));
+    const rle_device_ops *ops = rle_tensor_ops(n->x);
+    double eps = epsilon(n->x->a.dtype);
+    RLE_TRY(ops->unary(RLE_UNARY_CLAMP, out, &share, eps, 1 - eps));
+    return ops->unary(RLE_UNARY_LOG, out, out, 0, 0);
+}
+
 /* out [rows, 1] = log(p_a / s), clamped, or l_a - logsumexp(l). */
 static rle_status compute(const log_prob *n, const rle_array *out)
 {
     const rle_device_ops *ops = rle_tensor_ops(n->x);
+    if (!n->logits && rle_tensor_device(n->x)->type == RLE_DEVICE_CPU)
+        return compute_on_cpu(n, out);
     rle_array x, index, total, picked, share;
     matrix(&x, n->x->a.data, n->x->a.dtype, n->rows, n->classes);
     matrix(&index, n->index->a.data, RLE_I64, n->rows, 1);
@@ -204,7 +250,8 @@ static rle_status forward(log_prob *n, rle_tensor *x, rle_tensor *action, rle_te
     int64_t shape[RLE_MAX_DIMS + 1];
     rle_device *dev = rle_tensor_device(x);
     RLE_TRY(broadcast(n, x, action, &ndim, shape));
-    RLE_TRY(rle_tensor_new(dev, x->a.dtype, 2, (int64_t[]){COLUMNS, n->rows}, &n->scratch));
+    if (n->rows != 1 || dev->type != RLE_DEVICE_CPU)
+        RLE_TRY(rle_tensor_new(dev, x->a.dtype, 2, (int64_t[]){COLUMNS, n->rows}, &n->scratch));
     rle_tensor *result;
     RLE_TRY(rle_tensor_new(dev, x->a.dtype, ndim, shape, &result));
     rle_array rows;
@@ -256,19 +303,19 @@ rle_status rle_categorical_log_prob(rle_tensor *x, bool logits, rle_tensor *acti
 
 static bool row_is_bad(const double *row, int64_t n, rle_rows_kind kind)
 {
-    bool any = n == 0;
+    bool possible = n == 0; /* some class can be drawn */
     for (int64_t i = 0; i < n; i++) {
         double v = row[i];
         if (isnan(v) || v == INFINITY) return true;
         if (kind != RLE_ROWS_LOGITS && isinf(v)) return true;
-        if (kind == RLE_ROWS_NONNEGATIVE && v < 0) return true;
-        any = any || v != -INFINITY;
+        if (kind >= RLE_ROWS_NONNEGATIVE && kind != RLE_ROWS_LOGITS && v < 0) return true;
+        possible = possible || (kind == RLE_ROWS_LOGITS ? v != -INFINITY : v > 0);
     }
-    return !any;
+    return kind >= RLE_ROWS_PROBS && !possible;
 }
 
 /* Look at every row on the host, in double precision, and name the first bad one. */
-static rle_status name_bad_row(const char *what, rle_rows_kind kind, rle_tensor *x)
+rle_status rle_name_bad_row(const char *what, rle_rows_kind kind, rle_tensor *x)
 {
     rle_tensor *host;
     RLE_TRY(rle_op_to(x, rle_device_cpu(), RLE_F64, &host));
@@ -284,6 +331,7 @@ static rle_status name_bad_row(const char *what, rle_rows_kind kind, rle_tensor 
                                      i ? ", " : "",
                                      isnan(v[r * n + i]) ? NAN : v[r * n + i]); /* no "-nan" */
         static const char *const rule[] = {"finite", "finite and not negative",
+                                           "finite, not negative and not all 0",
                                            "numbers or -inf, and not all -inf"};
         status = rle_fail(RLE_INVALID_ARGUMENT, "%s: row %lld of %s is {%s%s}; values must be %s",
                           what, (long long)r + 1, rle_array_describe(&x->a, shape, sizeof shape),
@@ -301,9 +349,9 @@ rle_status rle_check_rows(const char *what, rle_rows_kind kind, rle_tensor *x)
     matrix(&rows, t->a.data, t->a.dtype, rle_row_count(&t->a),
            t->a.ndim ? t->a.shape[t->a.ndim - 1] : 1);
     int64_t bad = -1;
-    rle_status status =
-        rle_tensor_ops(t)->find_bad_row(&rows, kind == RLE_ROWS_NONNEGATIVE, &bad);
+    bool nonnegative = kind == RLE_ROWS_NONNEGATIVE || kind == RLE_ROWS_PROBS;
+    rle_status status = rle_tensor_ops(t)->find_bad_row(&rows, nonnegative, &bad);
     rle_tensor_release(t);
     RLE_TRY(status);
-    return bad < 0 ? RLE_OK : name_bad_row(what, kind, x);
+    return bad < 0 ? RLE_OK : rle_name_bad_row(what, kind, x);
 }

@@ -18,11 +18,14 @@ rle_status rle_categorical_log_prob(rle_tensor *x, bool logits, rle_tensor *acti
 typedef enum {
     RLE_ROWS_FINITE,      /* numbers */
     RLE_ROWS_NONNEGATIVE, /* numbers >= 0 */
+    RLE_ROWS_PROBS,       /* numbers >= 0, not all 0 */
     RLE_ROWS_LOGITS       /* numbers or -inf, not all -inf */
 } rle_rows_kind;
 
 /* INVALID_ARGUMENT naming the first row of x[..., C] (counted from 1) that breaks the rule,
- * with its values. `what`: "Categorical: probs". */
+ * with its values. `what`: "Categorical: probs". Rows that are all 0 pass, also with
+ * RLE_ROWS_PROBS: to see them takes the second function, which looks at every row. */
 rle_status rle_check_rows(const char *what, rle_rows_kind kind, rle_tensor *x);
+rle_status rle_name_bad_row(const char *what, rle_rows_kind kind, rle_tensor *x);
 
 #endif

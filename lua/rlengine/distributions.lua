@@ -14,12 +14,13 @@ local tensor = require "rlengine.tensor"
 
 local t = core.tensor
 local c = core.nn
+local check_parameter = c.check_parameter
 local is_tensor = core.tensor.is_tensor
 local unpack = table.unpack or unpack
 local distributions = {}
 
 -- What the rows of parameters must be; numbers of engine/nn/distribution.h.
-local FINITE, NONNEGATIVE, LOGITS = 0, 1, 2
+local FINITE, NONNEGATIVE, PROBS, LOGITS = 0, 1, 2, 3
 
 local function fail(...) return options.fail("INVALID_ARGUMENT", ...) end
 
@@ -60,24 +61,12 @@ local MAX = 3.4028234663852886e38
 -- Smallest step from 1: what probabilities are kept away from 0 and 1 by, as in PyTorch.
 local epsilon = { f32 = 2 ^ -23, f64 = 2 ^ -52 }
 
-local function check_float(what, name, x)
-  if not is_tensor(x) then
-    fail("%s: %s must be a tensor, got %s", what, name, type(x))
-  end
-  if not epsilon[x.dtype] then
-    fail("%s: %s must be floats, got %s", what, name, x.dtype)
-  end
-  return x
-end
-
--- Exactly one of the two parameters that a distribution can be made from. A table with one
--- field, of one of the names, is the common case and comes first.
+-- Exactly one of the two parameters that a distribution can be made from: its name, and the
+-- parameter. A table with one field, of one of the names, is the common case and comes first.
 local function one_of(what, given, a, b)
   if type(given) == "table" then
     local key, x = next(given)
-    if (key == a or key == b) and next(given, key) == nil then
-      return key, check_float(what, key, x)
-    end
+    if (key == a or key == b) and next(given, key) == nil then return key, x end
   end
   if is_tensor(given) then
     fail('%s: say which they are: %s{%s = …} or %s{%s = …}', what, what, a, what, b)
@@ -86,8 +75,8 @@ local function one_of(what, given, a, b)
   if (given[a] == nil) == (given[b] == nil) then
     fail("%s: give either %s or %s", what, a, b)
   end
-  if given[a] ~= nil then return a, check_float(what, a, given[a]) end
-  return b, check_float(what, b, given[b])
+  if given[a] ~= nil then return a, given[a] end
+  return b, given[b]
 end
 
 -- A class of distributions: methods, and fields computed at first use (`lazy[name](self)`).
@@ -119,14 +108,12 @@ end
 -- to 1. Fields: probs (that sum to 1), logits (log-probabilities).
 local Categorical, categorical, categorical_meta = distribution("Categorical", function(given)
   local name, x = one_of("Categorical", given, "probs", "logits")
-  if x:dim() < 1 then fail("Categorical: %s need a dimension of classes", name) end
-  local from_probs = name == "probs"
-  if from_probs then
-    c.check_rows("Categorical: probs", NONNEGATIVE, x)
-  else
-    c.check_rows("Categorical: logits", LOGITS, x)
+  if name == "probs" then
+    check_parameter("Categorical: probs", PROBS, x, 1)
+    return { given = x, from_probs = true }
   end
-  return { given = x, from_probs = from_probs }
+  check_parameter("Categorical: logits", LOGITS, x, 1)
+  return { given = x, from_probs = false }
 end)
 
 function categorical.logits(self)
@@ -181,7 +168,7 @@ end
 local HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 local function tensor_like(x, other)
-  if type(x) ~= "number" then return check_float("Normal", "loc and scale", x) end
+  if type(x) ~= "number" then return x end
   return tensor.tensor(x, { dtype = other.dtype, device = other.device })
 end
 
@@ -198,8 +185,8 @@ local Normal, normal, normal_meta = distribution("Normal", function(loc, scale)
   end
   loc = tensor_like(loc, scale)
   scale = tensor_like(scale, loc)
-  c.check_rows("Normal: loc", FINITE, loc)
-  c.check_rows("Normal: scale", NONNEGATIVE, scale)
+  check_parameter("Normal: loc", FINITE, loc)
+  check_parameter("Normal: scale", NONNEGATIVE, scale)
   return { loc = loc, scale = scale }
 end)
 
@@ -247,7 +234,7 @@ end
 --- Bernoulli{probs = p} or {logits = l}: 1 with probability p, element by element.
 local Bernoulli, bernoulli, bernoulli_meta = distribution("Bernoulli", function(given)
   local name, x = one_of("Bernoulli", given, "probs", "logits")
-  c.check_rows("Bernoulli: " .. name, name == "probs" and NONNEGATIVE or FINITE, x)
+  check_parameter("Bernoulli: " .. name, name == "probs" and NONNEGATIVE or FINITE, x)
   return { given = x, from_probs = name == "probs" }
 end)
 
