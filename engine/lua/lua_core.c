@@ -17,16 +17,42 @@ static int context_gc(lua_State *L)
     return 0;
 }
 
-/* The script line that runs now: the innermost Lua function that is not the engine's own.
- */
+/* Lines met lately, with their sites; 0 for a line of the engine's own files. Loops ask for
+ * few lines, many times. An entry is believed when its text is still the chunk's: sources
+ * are strings that the collector may replace. */
+typedef struct recent {
+    const char *source;
+    int line;
+    uint32_t site;
+    char text[LUA_IDSIZE];
+} recent;
+
+static recent recents[64];
+
+static uint32_t site_of(const lua_Debug *ar)
+{
+    size_t slot = ((uintptr_t)ar->source / 16 + (unsigned)ar->currentline) % 64;
+    recent *r = &recents[slot];
+    if (r->source == ar->source && r->line == ar->currentline &&
+        strcmp(r->text, ar->short_src) == 0)
+        return r->site;
+    bool own = rle_lua_is_own_source(ar->source);
+    r->site = own ? 0 : rle_site_intern(ar->short_src, ar->currentline);
+    r->source = own || r->site ? ar->source : NULL; /* a full table is asked again */
+    r->line = ar->currentline;
+    memcpy(r->text, ar->short_src, sizeof r->text);
+    return r->site;
+}
+
+/* The script line that runs now: the innermost Lua function that is not the engine's own. */
 static uint32_t resolve_site(rle_context *c)
 {
     lua_Debug ar;
     /* Level 0 is the C function that entered the engine. */
     for (int level = 1; lua_getstack(c->lua, level, &ar); level++) {
         lua_getinfo(c->lua, "Sl", &ar);
-        if (ar.currentline > 0 && !rle_lua_is_own_source(ar.source))
-            return rle_site_intern(ar.short_src, ar.currentline);
+        uint32_t site = ar.currentline > 0 ? site_of(&ar) : 0;
+        if (site) return site;
     }
     return 0;
 }

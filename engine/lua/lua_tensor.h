@@ -24,9 +24,8 @@ typedef struct rle_lua_handle {
 /* The handle at idx, or NULL when the value is none. */
 static inline rle_lua_handle *rle_lua_to_handle(lua_State *L, int idx)
 {
-    if (lua_type(L, idx) != LUA_TUSERDATA || lua_rawlen(L, idx) != sizeof(rle_lua_handle))
-        return NULL;
     rle_lua_handle *h = lua_touserdata(L, idx);
+    if (!h || lua_rawlen(L, idx) != sizeof *h) return NULL; /* light ones have no length */
     return h->magic == RLE_HANDLE_MAGIC ? h : NULL;
 }
 

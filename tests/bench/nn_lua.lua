@@ -96,15 +96,18 @@ function Policy:forward(state)
   return self.affine2(self.dropout(self.affine1(state)):relu()):softmax(-1)
 end
 local policy = Policy()
-local Categorical = rl.distributions.Categorical
-local state, saved = { 0.01, -0.02, 0.03, 0.04 }, {}
+local device = rl.device "cpu"
+local state, saved = rl.tensor{ 0.01, -0.02, 0.03, 0.04 }, {}
+local function select_action(observation)
+  local m = rl.distributions.Categorical{ probs = policy(observation:to(device)) }
+  local action = m:sample()
+  table.insert(saved, m:log_prob(action))
+  return action:item()
+end
 report("select_action", best(5000, function(n)
   for _ = 1, n do
-    local dist = Categorical{ probs = policy(rl.tensor(state)) }
-    local action = dist:sample()
-    saved[#saved + 1] = dist:log_prob(action)
-    if #saved > 500 then saved = {} end
-    action:item()
+    select_action(state)
+    if #saved == 200 then saved = {} end -- an episode
   end
 end), nil, "5 us")
 saved = nil -- luacheck: ignore

@@ -39,7 +39,7 @@ net = nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 2))
 one, many, gradient = torch.randn(4), torch.randn(256, 4), torch.randn(256, 2)
 policy = Policy()
 saved = []
-state = [0.01, -0.02, 0.03, 0.04]
+state = torch.tensor([0.01, -0.02, 0.03, 0.04])
 
 
 def infer():
@@ -48,10 +48,10 @@ def infer():
 
 
 def select_action():
-    dist = Categorical(probs=policy(torch.tensor(state)))
+    dist = Categorical(probs=policy(state))
     action = dist.sample()
     saved.append(dist.log_prob(action))
-    if len(saved) > 500:
+    if len(saved) == 200:
         saved.clear()
     return action.item()
 

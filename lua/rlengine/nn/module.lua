@@ -89,11 +89,28 @@ local function call_keyed(forward, self, x, given, ...)
   return with_keys(keys, before, draws, pcall(forward, self, x, ...))
 end
 
--- The call of instances of a class with `forward`. The plain case comes first.
+local function asks_for_keys(given)
+  return type(given) == "table" and getmetatable(given) == nil and given.keys ~= nil
+end
+
+-- Whether fn is function(self, x): as far as this Lua tells.
+local function takes_one_input(fn)
+  local info = debug and debug.getinfo(fn, "u")
+  return info ~= nil and info.nparams == 2 and not info.isvararg
+end
+
+-- The call of instances of a class with `forward`. The plain cases come first: one call of a
+-- layer is some tens of instructions.
 local function caller(forward)
+  if takes_one_input(forward) then
+    return function(self, x, given)
+      if given == nil then return forward(self, x) end
+      if asks_for_keys(given) then return call_keyed(forward, self, x, given) end
+      return forward(self, x, given)
+    end
+  end
   return function(self, x, given, ...)
-    if given == nil then return forward(self, x, given, ...) end
-    if type(given) == "table" and getmetatable(given) == nil and given.keys ~= nil then
+    if given ~= nil and asks_for_keys(given) then
       return call_keyed(forward, self, x, given, ...)
     end
     return forward(self, x, given, ...)
