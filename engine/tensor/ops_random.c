@@ -106,14 +106,33 @@ static rle_status check_keys(const char *what, rle_tensor *t, rle_tensor *keys,
                     rle_array_describe(&keys->a, other, sizeof other));
 }
 
-/* A contiguous tensor seen as [rows, last size]. */
-static rle_array as_rows(const rle_array *a)
+/* Row-major data as a matrix. Only the fields that count are written: arrays are large, and
+ * these calls are made for single rows. */
+static void as_matrix(rle_array *m, void *data, rle_dtype dtype, int64_t rows, int64_t columns)
 {
-    rle_array rows = {.data = a->data, .dtype = a->dtype, .ndim = 2};
-    rows.shape[0] = rle_row_count(a);
-    rows.shape[1] = a->ndim ? a->shape[a->ndim - 1] : 1;
-    rle_array_set_contiguous(&rows);
-    return rows;
+    m->data = data;
+    m->dtype = dtype;
+    m->ndim = 2;
+    m->shape[0] = rows;
+    m->shape[1] = columns;
+    m->stride[0] = columns;
+    m->stride[1] = 1;
+}
+
+/* A contiguous tensor seen as [rows, last size]. */
+static void as_rows(rle_array *m, const rle_array *a)
+{
+    as_matrix(m, a->data, a->dtype, rle_row_count(a), a->ndim ? a->shape[a->ndim - 1] : 1);
+}
+
+/* Uniforms in [0, 1) into u, [rows, columns] of f32: fresh ones, or those of the keys. */
+static rle_status fill_uniforms(rle_device *dev, const rle_array *u, rle_tensor *keys,
+                                uint32_t draw)
+{
+    if (keys)
+        return dev->ops->random_keyed(u, rle_context_current()->rng->seed, &keys->a, draw);
+    rle_rng at = draw_words((uint64_t)rle_array_numel(u));
+    return dev->ops->random(RLE_RANDOM_UNIFORM, u, &at, 0, 1);
 }
 
 rle_status rle_op_multinomial(rle_tensor *probs, int64_t draws, rle_tensor *keys,
@@ -134,24 +153,19 @@ rle_status rle_op_multinomial(rle_tensor *probs, int64_t draws, rle_tensor *keys
     memcpy(shape, probs->a.shape, sizeof shape);
     int ndim = draws ? probs->a.ndim : probs->a.ndim - 1;
     if (draws) shape[ndim - 1] = draws;
+    float few[16]; /* the host's numbers, where it may hand them over */
+    bool small = dev->type == RLE_DEVICE_CPU && rows * columns <= 16;
     rle_status status = rle_op_contiguous(probs, &p);
-    if (status == RLE_OK)
+    if (status == RLE_OK && !small)
         status = rle_tensor_new(dev, RLE_F32, 2, (int64_t[]){rows, columns}, &u);
-    if (status == RLE_OK) {
-        if (keys)
-            status = dev->ops->random_keyed(&u->a, rle_context_current()->rng->seed,
-                                            &keys->a, draw);
-        else
-            status = rle_op_random(RLE_RANDOM_UNIFORM, u, 0, 1);
-    }
     if (status == RLE_OK) status = rle_tensor_new(dev, RLE_I64, ndim, shape, &r);
     if (status == RLE_OK) {
-        rle_array pr = as_rows(&p->a),
-                  ro = {.data = r->a.data, .dtype = RLE_I64, .ndim = 2};
-        ro.shape[0] = rows;
-        ro.shape[1] = columns;
-        rle_array_set_contiguous(&ro);
-        status = dev->ops->multinomial(&ro, &pr, &u->a);
+        rle_array pm, um, rm;
+        as_rows(&pm, &p->a);
+        as_matrix(&um, small ? few : u->a.data, RLE_F32, rows, columns);
+        as_matrix(&rm, r->a.data, RLE_I64, rows, columns);
+        status = fill_uniforms(dev, &um, keys, draw);
+        if (status == RLE_OK) status = dev->ops->multinomial(&rm, &pm, &um);
     }
     rle_tensor_release(p);
     rle_tensor_release(u);
@@ -178,8 +192,12 @@ rle_status rle_op_dropout(rle_tensor *t, double p, rle_tensor *keys, uint32_t dr
     rle_status status =
         rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, t->a.shape, &r);
     if (status == RLE_OK) {
-        rle_array ri = as_rows(&in->a), ro = as_rows(&r->a);
-        rle_array flat = {.data = keys->a.data, .dtype = RLE_I64, .ndim = 1};
+        rle_array ri, ro, flat;
+        as_rows(&ri, &in->a);
+        as_rows(&ro, &r->a);
+        flat.data = keys->a.data;
+        flat.dtype = RLE_I64;
+        flat.ndim = 1;
         flat.shape[0] = ri.shape[0];
         flat.stride[0] = 1;
         status = rle_tensor_ops(t)->dropout(&ro, &ri, p, seed, &flat, draw);
