@@ -18,7 +18,7 @@ RLE_INLINE void one_row_wide(const rle_cpu_dense *l, const float *x, float *y, b
     if (out > 0) {
         int vectors = (int)(out + 15) / 16;
         t.b_row = 16 * vectors;
-        tiles_run(&t, x, w, y, bias, (int)out - 16 * (vectors - 1), 1, vectors);
+        K(rle_tiles_run)(&t, x, w, y, bias, (int)out - 16 * (vectors - 1), 1, vectors);
     }
 }
 
@@ -41,7 +41,7 @@ static void rows_wide(const rle_cpu_dense *l, const float *x, int64_t rows, floa
     for (int64_t n0 = 0; n0 < l->out; n0 += 64) {
         int columns = (int)rle_min64(l->out - n0, 64), vectors = (columns + 15) / 16;
         t.b_row = 16 * vectors;
-        tiles_run(&t, x, w, y + n0, bias, columns - 16 * (vectors - 1), rows, vectors);
+        K(rle_tiles_run)(&t, x, w, y + n0, bias, columns - 16 * (vectors - 1), rows, vectors);
         w += l->in * t.b_row;
         if (bias) bias += 64;
     }
@@ -58,7 +58,7 @@ static void rows_narrow(const rle_cpu_dense *l, const float *x, int64_t rows, fl
                    .bias = l->bias,
                    .bias_col = 1,
                    .relu = relu};
-    lanes_run(&t, x, l->weight, NULL, y, rows, l->out);
+    K(rle_lanes_run)(&t, x, l->weight, NULL, y, rows, l->out);
 }
 
 static void follow(int function, float *y, int64_t rows, int64_t n)

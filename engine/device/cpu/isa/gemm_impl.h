@@ -24,6 +24,61 @@
 
 /* ---- wide ---- */
 
+#define TILE(R, NV)                                                                      \
+    static void tile_##R##x##NV(const rle_tile *t, const REAL *a, const REAL *b, REAL *out, \
+                                const REAL *bias, int last)                              \
+    {                                                                                    \
+        tile_body(R, NV, t, a, b, out, bias, last);                                      \
+    }
+
+#define TILE_ROW1(R) {NULL, tile_##R##x1}
+#define TILE_ROW2(R) {NULL, tile_##R##x1, tile_##R##x2}
+#define TILE_ROW4(R) {NULL, tile_##R##x1, tile_##R##x2, tile_##R##x3, tile_##R##x4}
+#define TILES2(R) TILE(R, 1) TILE(R, 2)
+#define TILES4(R) TILES2(R) TILE(R, 3) TILE(R, 4)
+#if defined(__AVX512F__) && !defined(RLE_F64_KERNELS)
+TILES4(1) TILES4(2) TILES4(3) TILES4(4) TILES4(5) TILES4(6)
+static const rle_tile_fn tiles[TILE_ROWS + 1][5] = {
+    {NULL},       TILE_ROW4(1), TILE_ROW4(2), TILE_ROW4(3),
+    TILE_ROW4(4), TILE_ROW4(5), TILE_ROW4(6)};
+#elif defined(__AVX512F__)
+TILES2(1) TILES2(2) TILES2(3) TILES2(4) TILES2(5) TILES2(6)
+static const rle_tile_fn tiles[TILE_ROWS + 1][5] = {
+    {NULL},       TILE_ROW2(1), TILE_ROW2(2), TILE_ROW2(3),
+    TILE_ROW2(4), TILE_ROW2(5), TILE_ROW2(6)};
+#elif defined(__AVX2__) && !defined(RLE_F64_KERNELS)
+TILES4(1) TILES2(2) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1)
+static const rle_tile_fn tiles[TILE_ROWS + 1][5] = {
+    {NULL},       TILE_ROW4(1), TILE_ROW2(2), TILE_ROW1(3),
+    TILE_ROW1(4), TILE_ROW1(5), TILE_ROW1(6)};
+#else
+TILE(1, 1) TILE(2, 1)
+static const rle_tile_fn tiles[TILE_ROWS + 1][5] = {{NULL}, TILE_ROW1(1), TILE_ROW1(2)};
+#endif
+
+void K(rle_tiles_run)(const rle_tile *t, const REAL *a, const REAL *b, REAL *out,
+                      const REAL *bias, int last, int64_t rows, int vectors)
+{
+    static const unsigned char widths[TILE_ROWS + 1] = {TILE_WIDTHS};
+    while (rows > 0) {
+        int r = rows < TILE_ROWS ? (int)rows : TILE_ROWS;
+        /* The next tile's output will be stored to lines that may be far away. */
+        if (rows > r)
+            for (int i = r; i < 2 * r; i++)
+                for (int v = 0; v < vectors; v++)
+                    __builtin_prefetch(out + i * t->out_row + 16 * v, 1);
+        for (int v = 0; v < vectors;) {
+            int nv = vectors - v < widths[r] ? vectors - v : widths[r];
+            tiles[r][nv](t, a, b + 16 * v, out + 16 * v, bias ? bias + 16 * v : NULL,
+                         v + nv == vectors ? last : 16);
+            v += nv;
+        }
+        a += r * t->a_row;
+        out += r * t->out_row;
+        rows -= r;
+    }
+}
+
 /* dst[k][c] = src[c][k] for 4 k and TURN columns c: a piece of a transposed panel. */
 #if defined(__AVX512F__) && !defined(RLE_F64_KERNELS)
 #define TURN 16
@@ -138,7 +193,7 @@ static void wide(const rle_cpu_gemm *g)
                 bool done = k0 + t.k >= g->k;
                 t.resume = k0 > 0;
                 t.add = done && g->accumulate;
-                tiles_run(&t, a + m0 * g->a_row + k0 * g->a_col, rows_of_b,
+                K(rle_tiles_run)(&t, a + m0 * g->a_row + k0 * g->a_col, rows_of_b,
                           out + m0 * g->out_row + n0, done ? panel_bias : NULL, last, rows,
                           vectors);
                 k0 += t.k;
@@ -178,6 +233,45 @@ static void wide_buffered(const rle_cpu_gemm *g)
 }
 
 /* ---- narrow, the lanes in a vector ---- */
+
+#define LANES(R, C)                                                                      \
+    static void lanes_##R##x##C(const rle_lanes *t, const REAL *a, const REAL *b,        \
+                                REAL *part, REAL *out, const REAL *bias)                 \
+    {                                                                                    \
+        lanes_body(R, C, t, a, b, part, out, bias);                                      \
+    }
+LANES(1, 1) LANES(1, 2) LANES(2, 1) LANES(2, 2)
+#if LANES_MOST == 4
+LANES(1, 3) LANES(1, 4) LANES(2, 3) LANES(2, 4)
+LANES(3, 1) LANES(3, 2) LANES(3, 3) LANES(3, 4) LANES(4, 1) LANES(4, 2) LANES(4, 3) LANES(4, 4)
+static const rle_lanes_fn lanes[5][5] = {
+    {NULL},
+    {NULL, lanes_1x1, lanes_1x2, lanes_1x3, lanes_1x4},
+    {NULL, lanes_2x1, lanes_2x2, lanes_2x3, lanes_2x4},
+    {NULL, lanes_3x1, lanes_3x2, lanes_3x3, lanes_3x4},
+    {NULL, lanes_4x1, lanes_4x2, lanes_4x3, lanes_4x4},
+};
+#else
+static const rle_lanes_fn lanes[3][3] = {
+    {NULL}, {NULL, lanes_1x1, lanes_1x2}, {NULL, lanes_2x1, lanes_2x2}};
+#endif
+
+void K(rle_lanes_run)(const rle_lanes *t, const REAL *a, const REAL *b, REAL *part, REAL *out,
+                      int64_t rows, int64_t columns)
+{
+    for (int64_t i = 0; i < rows;) {
+        int r = (int)rle_min64(rows - i, LANES_MOST);
+        for (int64_t j = 0; j < columns;) {
+            int c = (int)rle_min64(columns - j, LANES_MOST);
+            lanes[r][c](t, a + i * t->a_row, b + j * t->b_col,
+                        part ? part + i * t->part_row + 16 * j : NULL,
+                        out + i * t->out_row + j * t->out_col,
+                        t->bias ? t->bias + j * t->bias_col : NULL);
+            j += c;
+        }
+        i += r;
+    }
+}
 
 #define STRETCH_K (2048 / (int64_t)sizeof(REAL))
 
@@ -226,7 +320,7 @@ static void narrow(const rle_cpu_gemm *g)
             }
             t.resume = k0 > 0;
             t.more = k0 + t.k < g->k;
-            lanes_run(&t, a, b, whole ? NULL : part, (REAL *)g->out + m0 * g->out_row, rows,
+            K(rle_lanes_run)(&t, a, b, whole ? NULL : part, (REAL *)g->out + m0 * g->out_row, rows,
                       g->n);
             k0 += t.k;
         } while (k0 < g->k);
@@ -241,12 +335,12 @@ static void narrow(const rle_cpu_gemm *g)
 #elif defined(__AVX512F__)
 #define DOWN_VECTORS 2
 #define DOWN_COLUMNS 4
-#elif defined(RLE_F64_KERNELS)
-#define DOWN_VECTORS 1
-#define DOWN_COLUMNS 2
-#else
+#elif defined(__AVX2__) && !defined(RLE_F64_KERNELS)
 #define DOWN_VECTORS 1
 #define DOWN_COLUMNS 4
+#else
+#define DOWN_VECTORS 1
+#define DOWN_COLUMNS 2
 #endif
 #define DOWN_ROWS (16 * DOWN_VECTORS)
 

@@ -19,7 +19,7 @@
 #define WIDE 4
 #else
 #define GROUP 2
-#define WIDE 2
+#define WIDE 1
 #endif
 
 #define IDENTITY_SUM 0
@@ -63,14 +63,13 @@
                 lane[l] = JOIN_##KIND(lane[l], lane[l + half]);                          \
         return lane[0];                                                                  \
     }                                                                                    \
-    RLE_INLINE void fold_rows_##name(const int W, const int G, REAL *out, const REAL *base,  \
+    RLE_INLINE void fold_rows_##name(const int W, const int G, REAL *out, const REAL *base, \
                                      const int64_t *offset, int64_t step, int64_t n)     \
     {                                                                                    \
-        v16 lane[16][WIDE];                                                              \
+        _Alignas(64) REAL lane[16][16 * WIDE];                                           \
         int64_t whole = n / 16 * 16;                                                     \
-        RLE_UNROLL                                                                       \
         for (int g = 0; g < 16; g += G) {                                                \
-            v16 acc[16][WIDE];                                                           \
+            v16 acc[GROUP][WIDE];                                                        \
             RLE_UNROLL                                                                   \
             for (int l = 0; l < G; l++) {                                                \
                 RLE_UNROLL                                                               \
@@ -87,43 +86,49 @@
             }                                                                            \
             RLE_UNROLL                                                                   \
             for (int l = 0; l < G; l++) {                                                \
-                const REAL *x = base;                                                    \
-                bool more = whole + g + l < n;                                           \
-                if (more) x += ROW(whole + g + l);                                       \
                 RLE_UNROLL                                                               \
-                for (int w = 0; w < W; w++) {                                            \
-                    if (more) acc[l][w] = TAKE_##KIND(acc[l][w], v_load(x + 16 * w));    \
-                    lane[g + l][w] = acc[l][w];                                          \
+                for (int w = 0; w < W; w++) v_store(&lane[g + l][16 * w], acc[l][w]);    \
+            }                                                                            \
+        }                                                                                \
+        for (int64_t k = whole; k < n; k++) {                                            \
+            REAL *to = lane[k - whole];                                                  \
+            const REAL *x = base + ROW(k);                                               \
+            for (int w = 0; w < 16 * W; w += 16)                                         \
+                v_store(to + w, TAKE_##KIND(v_load(to + w), v_load(x + w)));             \
+        }                                                                                \
+        for (int half = 8; half > 0; half /= 2)                                          \
+            for (int l = 0; l < half; l++)                                               \
+                for (int w = 0; w < 16 * W; w += 16) {                                   \
+                    v16 x = v_load(&lane[l + half][w]);                                  \
+                    v_store(&lane[l][w], MEET_##KIND(v_load(&lane[l][w]), x));           \
                 }                                                                        \
-            }                                                                            \
-        }                                                                                \
-        RLE_UNROLL                                                                       \
-        for (int half = 8; half > 0; half /= 2) {                                        \
-            RLE_UNROLL                                                                   \
-            for (int l = 0; l < half; l++) {                                             \
-                RLE_UNROLL                                                               \
-                for (int w = 0; w < W; w++)                                              \
-                    lane[l][w] = MEET_##KIND(lane[l][w], lane[l + half][w]);             \
-            }                                                                            \
-        }                                                                                \
-        RLE_UNROLL                                                                       \
-        for (int w = 0; w < W; w++) v_store(out + 16 * w, lane[0][w]);                   \
+        memcpy(out, lane[0], 16 * (size_t)W * sizeof(REAL));                             \
     }                                                                                    \
     static void fold_tile_##name(void *out_, const void *base_, const int64_t *offset,   \
                                  int64_t step, int64_t n, int vectors)                   \
     {                                                                                    \
         REAL *out = out_;                                                                \
         const REAL *base = base_;                                                        \
-        for (; !offset && vectors >= WIDE; vectors -= WIDE, out += 16 * WIDE, base += 16 * WIDE) \
-            fold_rows_##name(WIDE, GROUP / WIDE, out, base, NULL, step, n);              \
-        for (; vectors > 0; vectors--, out += 16, base += 16) {                          \
-            if (offset)                                                                  \
+        while (vectors > 0) {                                                            \
+            int w = WIDE > 1 && !offset && vectors >= WIDE && WIDE_##KIND ? WIDE : 1;    \
+            if (WIDE_##KIND && w == WIDE)                                                \
+                fold_rows_##name(WIDE, GROUP / WIDE, out, base, NULL, step, n);          \
+            else if (offset)                                                             \
                 fold_rows_##name(1, GROUP, out, base, offset, 0, n);                     \
             else                                                                         \
                 fold_rows_##name(1, GROUP, out, base, NULL, step, n);                    \
+            vectors -= w;                                                                \
+            out += 16 * w;                                                               \
+            base += 16 * w;                                                              \
         }                                                                                \
     }
 
+/* Only sums are common enough to have tiles side by side. */
+#define WIDE_SUM 1
+#define WIDE_SUMSQ 0
+#define WIDE_PROD 0
+#define WIDE_MAX 0
+#define WIDE_MIN 0
 #define ROW(k) (offset ? offset[k] : (k) * step)
 #define MEET_SUM TAKE_SUM
 #define MEET_SUMSQ TAKE_SUM
