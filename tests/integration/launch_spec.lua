@@ -189,6 +189,16 @@ describe("rl.launch", function()
     nothing_is_left(started)
   end)
 
+  it("sleeps while others compute", function()
+    local started = start_endless()
+    os.execute "sleep 1"
+    local stat = process.read(("/proc/%d/stat"):format(started:pid()))
+    local user, system = stat:match "%) %a %S+ %S+ %S+ %S+ %S+ %S+ %S+ %S+ %S+ %S+ (%d+) (%d+)"
+    assert.is_true(user + system < 20, user .. " and " .. system .. " hundredths of a second")
+    started:signal "TERM"
+    assert.equal(143, started:wait(5))
+  end)
+
   it("ends all when an observer is killed", function()
     local started = start_endless()
     started:signal("KILL", started:process "obs_1_for_0")
@@ -303,15 +313,17 @@ describe("rl.launch", function()
       local rl = require "rlengine"
       local file = io.open("/dev/null")
       local ballast = ("x"):rep(5e7)
+      local product = rl.randn(300, 300):matmul(rl.randn(300, 300))
       rl.launch {
         trainer = function()
+          assert(rl.ones(300, 300):matmul(rl.ones(300, 300)):sum():item() == 300 ^ 3)
           local pipe = io.popen "ls -l /proc/$PPID/fd"
           local _, count = pipe:read "*a":gsub("/dev/null", "")
           pipe:close()
           print(count)
         end,
       }
-      assert(#ballast == 5e7 and file)
+      assert(#ballast == 5e7 and file and product:matmul(product).shape[1] == 300)
     ]]
     assert.equal("", err)
     assert.equal(0, code)
