@@ -99,9 +99,9 @@ local policy = Policy()
 local device = rl.device "cpu"
 local state, saved = rl.tensor{ 0.01, -0.02, 0.03, 0.04 }, {}
 local function select_action(observation)
-  local m = rl.distributions.Categorical{ probs = policy(observation:to(device)) }
-  local action = m:sample()
-  table.insert(saved, m:log_prob(action))
+  local dist = rl.distributions.Categorical{ probs = policy(observation:to(device)) }
+  local action = dist:sample()
+  table.insert(saved, dist:log_prob(action))
   return action:item()
 end
 report("select_action", best(5000, function(n)
