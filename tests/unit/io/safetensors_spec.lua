@@ -1,6 +1,6 @@
 -- Weights in files: what the reference implementation wrote is read, round trips, damage.
 
-local golden = require "tests.support.golden"
+local golden = require "golden"
 local rl = require "rlengine"
 
 local function temporary()

@@ -1,6 +1,6 @@
 -- Values and gradients against those that PyTorch gave: tests/golden/record_torch.py.
 
-local golden = require "tests.support.golden"
+local golden = require "golden"
 
 for _, file in ipairs{ "nn" } do
   describe("as PyTorch: " .. file, function()

@@ -1,6 +1,6 @@
 -- Optimizers: trajectories as PyTorch's, groups, saved state, what is refused.
 
-local golden = require "tests.support.golden"
+local golden = require "golden"
 local rl = require "rlengine"
 
 local load_text = loadstring or load
