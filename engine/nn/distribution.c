@@ -155,6 +155,8 @@ static rle_status bad_action(const log_prob *n, int64_t action)
             if (index[r] < 0 || index[r] >= n->classes) return bad_action(n, index[r]);  \
             double sum = 0;                                                              \
             for (int64_t c = 0; c < n->classes; c++) sum += x[c];                        \
+            if (!(sum > 0))                                                              \
+                return rle_name_bad_row("log_prob: probs", RLE_ROWS_PROBS, n->x);        \
             total[r] = (T)sum;                                                           \
             picked[r] = x[index[r]];                                                     \
             share[r] = picked[r] / total[r];                                             \
