@@ -322,7 +322,7 @@ rule {
     { "engine/base/a.h", "/* a.h */\n\nint rle_a(void); /* does a */\n" },
     { "engine/base/a_internal.h", "/* a */\n\nint rle_a(void);\n" },
     { "engine/base/a.h", "/* a.h */\n\ntypedef struct a {\n    int (*now)(void *);\n} a;\n" },
-    { "engine/base/a.h", "/* a.h */\n\n#define EACH(m) \\\n    for (;;) \\\n    if (m)\n\nint x;\n" },
+    { "engine/base/a.h", "/* a.h */\n\n#define EACH(m) \\\n    if (m) \\\n    f(m)\n\nint x;\n" },
     { "engine/base/a.h", "/* a.h */\n\nstatic inline int rle_c(void)\n{\n    return 1;\n}\n" },
   },
 }
