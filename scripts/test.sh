@@ -89,6 +89,11 @@ build() {
 
 # ---- suites ----
 
+# Comparisons with other implementations need Python packages; .ci/run puts them in .venv.
+if [ -z "${RLENGINE_PYTHON:-}" ] && [ -x .venv/bin/python ]; then
+  export RLENGINE_PYTHON=$PWD/.venv/bin/python
+fi
+
 plan=$results/plan # lines of: label, seconds, command, separated by tabs
 suite() {
   local label=$1 limit=$2

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # A comparison with another implementation, as one TAP test: tests/golden/run.sh SCRIPT.
 # Needs Python packages that the engine itself never needs; without them it is skipped
-# (exit code 3). Python is .venv's where there is one, or $RLENGINE_TEST_PYTHON.
+# (exit code 3). $RLENGINE_PYTHON names the Python that has them.
 script=$1
-python=${RLENGINE_TEST_PYTHON:-.venv/bin/python}
-[ -x "$python" ] || python=python3
+python=${RLENGINE_PYTHON:-python3}
 if ! command -v "$python" >/dev/null; then
   echo "python3 is not installed"
   exit 3

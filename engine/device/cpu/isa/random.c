@@ -89,8 +89,10 @@ static void half_group(const uint32_t *c0, const uint32_t *c1, const uint32_t *c
         __m256i low0, high0, low1, high1;
         multiply(a, m0, &low0, &high0);
         multiply(c, m1, &low1, &high1);
-        a = _mm256_xor_si256(_mm256_xor_si256(high1, b), _mm256_set1_epi32((int)keys[2 * round]));
-        c = _mm256_xor_si256(_mm256_xor_si256(high0, d), _mm256_set1_epi32((int)keys[2 * round + 1]));
+        const __m256i key0 = _mm256_set1_epi32((int)keys[2 * round]);
+        const __m256i key1 = _mm256_set1_epi32((int)keys[2 * round + 1]);
+        a = _mm256_xor_si256(_mm256_xor_si256(high1, b), key0);
+        c = _mm256_xor_si256(_mm256_xor_si256(high0, d), key1);
         b = low1;
         d = low0;
     }
