@@ -42,6 +42,18 @@ local smoke = [[
   local w = rl.ones(3):requires_grad_()
   t:to("f32"):matmul(w):sum():backward()
   assert(w.grad.shape[1] == 3)
+  local net = rl.nn.Sequential(rl.nn.Linear(4, 8), rl.nn.Tanh(), rl.nn.Linear(8, 2))
+  local optimizer = rl.optim.Adam(net:parameters(), { lr = 1e-2 })
+  local env = rl.env.make "CartPole-v1"
+  local state = env:reset { seed = 1 }
+  local policy = rl.distributions.Categorical { logits = net(state) }
+  local action = policy:sample()
+  local loss = -policy:log_prob(action)
+  loss:backward()
+  optimizer:step()
+  local _, reward = env:step(action:item())
+  assert(reward == 1 and rl.memory.allocated "cpu" > 0)
+  assert(rl.rpc.class and rl.launch and rl.args and rl.rewards and rl.episode and rl.cleanup)
 ]]
 
 describe("the build", function()
