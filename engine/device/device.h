@@ -192,14 +192,16 @@ typedef struct rle_device_ops {
      * multiple of 4 past the words used. out contiguous. */
     rle_status (*random)(rle_random_kind kind, const rle_array *out, const rle_rng *rng,
                          double p0, double p1);
-    /* Random permutation of 0 .. n-1 (Fisher-Yates), out i64[n]. */
+    /* Random permutation of 0 .. n-1, out i64[n]. Fisher-Yates from the end: word i of the draw
+     * times n - i, the upper half, says which entry changes places with entry n - 1 - i. */
     rle_status (*randperm)(const rle_array *out, const rle_rng *rng);
     /* u[r,j] in [0,1), f32: element j of keyed draw `draw` of row key keys[r] (i64[rows]);
      * out [rows, cols] contiguous. */
     rle_status (*random_keyed)(const rle_array *out, uint64_t seed, const rle_array *keys,
                                uint32_t draw);
-    /* Inverted dropout by rows: out[r,j] = u(r,j) >= p ? in[r,j] / (1-p) : 0, with u as in
-     * random_keyed. The same call on a gradient is the backward pass. Contiguous 2-d. May alias. */
+    /* Inverted dropout by rows: out[r,j] = u(r,j) >= p ? in[r,j] * (1/(1-p)) : 0, with u as in
+     * random_keyed and 1/(1-p) rounded to out's dtype. The same call on a gradient is the
+     * backward pass. Contiguous 2-d. May alias. */
     rle_status (*dropout)(const rle_array *out, const rle_array *in, double p, uint64_t seed,
                           const rle_array *keys, uint32_t draw);
     /* Inverse-CDF sampling: probs [rows, classes] (need not sum to 1), u f32 [rows, draws],

@@ -1,9 +1,10 @@
 /* elementwise.c - operations on one element at a time: strides here, arithmetic in isa/.
  *
  * A kernel wants contiguous runs; of a binary operation one side may be a single value.
- * Three ways lead there: everything is contiguous (one call); the innermost run suits the
- * kernel (one call a run); or the operands are staged through small buffers on the stack.
- * The bits are the same in all three, as each element is computed for itself. */
+ * The ways there: everything is contiguous (one call); the innermost run suits the kernel
+ * (one call a run); or the operands are staged through small buffers on the stack, in the
+ * loop's order or by blocks. The bits are the same in all of them, as each element is
+ * computed for itself. */
 #include "device/cpu/cpu_internal.h"
 
 #include <math.h>
@@ -30,6 +31,7 @@ static inline void apply(const elementwise *e, void *out, const void *a, const v
 
 /* Runs shorter than this are cheaper staged than called one by one. */
 #define SHORTEST_RUN 24
+#define BLOCK_ROWS 16
 
 static void run_rows(const elementwise *e, const rle_loop *l, rle_cpu_one one)
 {
@@ -47,17 +49,97 @@ static void run_rows(const elementwise *e, const rle_loop *l, rle_cpu_one one)
     }
 }
 
+/* A block of rows x columns elements from one layout to another, steps in bytes. */
+static void move_block(char *to, int64_t to_row, int64_t to_col, const char *from,
+                       int64_t from_row, int64_t from_col, int64_t rows, int64_t columns,
+                       int size)
+{
+    for (int64_t r = 0; r < rows; r++, to += to_row, from += from_row) {
+        if (to_col == size && from_col == size)
+            memcpy(to, from, (size_t)(columns * size));
+        else if (size == 4)
+            for (int64_t c = 0; c < columns; c++) memcpy(to + c * to_col, from + c * from_col, 4);
+        else if (size == 8)
+            for (int64_t c = 0; c < columns; c++) memcpy(to + c * to_col, from + c * from_col, 8);
+        else
+            for (int64_t c = 0; c < columns; c++) to[c * to_col] = from[c * from_col];
+    }
+}
+
+/* How an operand is staged: not at all, as it lies in the order of the loop; once, as it
+ * repeats itself; or anew for each piece. */
+typedef enum { IN_PLACE, ONCE, EACH_TIME } staging;
+
+static staging staging_of(const rle_loop *l, int operand)
+{
+    int64_t run = l->size[operand];
+    bool in_order = true, repeats = l->ndim > 1;
+    for (int d = l->ndim - 1; d >= 0; d--) {
+        in_order &= l->stride[operand][d] == run;
+        repeats &= d == l->ndim - 1 || l->stride[operand][d] == 0;
+        run *= l->shape[d];
+    }
+    return in_order ? IN_PLACE : repeats ? ONCE : EACH_TIME;
+}
+
 static void run_staged(const elementwise *e, const rle_loop *l)
 {
     _Alignas(64) char buf[3][RLE_STAGE * 8];
     rle_loop_pos pos[3];
+    staging how[3];
+    char *at[3] = {buf[0], buf[1], buf[2]};
     memset(pos, 0, sizeof(pos));
+    for (int o = 0; o < l->count; o++) {
+        how[o] = staging_of(l, o);
+        if (how[o] == IN_PLACE) at[o] = l->base[o];
+    }
+    /* Whole runs, so that what repeats itself begins anew in each piece. */
+    int64_t run = l->shape[l->ndim - 1];
+    int64_t most = run <= RLE_STAGE ? RLE_STAGE / run * run : RLE_STAGE;
     for (int64_t left = l->numel; left > 0;) {
-        int64_t n = rle_min64(left, RLE_STAGE);
-        for (int o = 1; o < l->count; o++) rle_loop_gather(l, o, &pos[o], n, buf[o]);
-        apply(e, buf[0], buf[1], buf[2], n, RLE_ONE_NONE);
-        rle_loop_scatter(l, 0, &pos[0], n, buf[0]);
+        int64_t n = rle_min64(left, most);
+        for (int o = 1; o < l->count; o++)
+            if (how[o] == EACH_TIME || (how[o] == ONCE && (left == l->numel || run > RLE_STAGE)))
+                rle_loop_gather(l, o, &pos[o], n, buf[o]);
+        apply(e, at[0], at[1], at[2], n, RLE_ONE_NONE);
+        if (how[0] != IN_PLACE) rle_loop_scatter(l, 0, &pos[0], n, buf[0]);
+        for (int o = 0; o < l->count; o++)
+            if (how[o] == IN_PLACE) at[o] += n * l->size[o];
         left -= n;
+    }
+}
+
+/* Two dimensions, some input contiguous along the other one than the output: staged by
+ * blocks that touch few cache lines on both sides. */
+static bool wants_blocks(const rle_loop *l)
+{
+    if (l->ndim != 2 || l->shape[0] < BLOCK_ROWS || l->shape[1] < BLOCK_ROWS) return false;
+    for (int o = 1; o < l->count; o++)
+        if (l->stride[o][0] == l->size[o] && l->stride[o][1] != 0) return true;
+    return false;
+}
+
+static void run_blocks(const elementwise *e, const rle_loop *l)
+{
+    enum { COLUMNS = RLE_STAGE / BLOCK_ROWS };
+    _Alignas(64) char buf[3][RLE_STAGE * 8];
+    for (int64_t r = 0; r < l->shape[0]; r += BLOCK_ROWS) {
+        for (int64_t c = 0; c < l->shape[1]; c += COLUMNS) {
+            int64_t rows = rle_min64(l->shape[0] - r, BLOCK_ROWS);
+            int64_t columns = rle_min64(l->shape[1] - c, COLUMNS);
+            char *at[3] = {NULL};
+            for (int o = 0; o < l->count; o++) {
+                const int64_t *stride = l->stride[o];
+                int size = l->size[o];
+                at[o] = l->base[o] + r * stride[0] + c * stride[1];
+                if (o > 0)
+                    move_block(buf[o], columns * size, size, at[o], stride[0], stride[1], rows,
+                               columns, size);
+            }
+            apply(e, buf[0], buf[1], buf[2], rows * columns, RLE_ONE_NONE);
+            move_block(at[0], l->stride[0][0], l->stride[0][1], buf[0], columns * l->size[0],
+                       l->size[0], rows, columns, l->size[0]);
+        }
     }
 }
 
@@ -95,6 +177,8 @@ static void run(const elementwise *e, int count, const rle_array *const *operand
     }
     if (suits)
         run_rows(e, &l, one);
+    else if (wants_blocks(&l))
+        run_blocks(e, &l);
     else
         run_staged(e, &l);
 }
@@ -150,6 +234,38 @@ rle_status rle_cpu_fill(const rle_array *out, double value, int64_t integer)
     return RLE_OK;
 }
 
+/* Copies whose output is contiguous along the last dimension and whose input along another
+ * go by blocks that stay in the cache on both sides. False: these are not such arrays. */
+static bool copy_turned(const rle_loop *l)
+{
+    enum { BLOCK = 32 };
+    int last = l->ndim - 1, size = l->size[0], across = -1;
+    for (int d = 0; d < last; d++)
+        if (l->stride[1][d] == size) across = d;
+    if (across < 0 || l->stride[0][last] != size || l->shape[across] < 8 || l->shape[last] < 8)
+        return false;
+    int64_t rows = l->shape[across], columns = l->shape[last], at[RLE_MAX_DIMS] = {0};
+    int64_t to_row = l->stride[0][across], step = l->stride[1][last];
+    char *to = l->base[0], *from = l->base[1];
+    for (int64_t left = l->numel / rows / columns; left > 0; left--) {
+        for (int64_t r = 0; r < rows; r += BLOCK)
+            for (int64_t c = 0; c < columns; c += BLOCK)
+                move_block(to + r * to_row + c * size, to_row, size,
+                           from + r * size + c * step, size, step,
+                           rle_min64(rows - r, BLOCK), rle_min64(columns - c, BLOCK), size);
+        for (int d = last - 1; d >= 0; d--) {
+            if (d == across) continue;
+            to += l->stride[0][d];
+            from += l->stride[1][d];
+            if (++at[d] < l->shape[d]) break;
+            to -= l->stride[0][d] * l->shape[d];
+            from -= l->stride[1][d] * l->shape[d];
+            at[d] = 0;
+        }
+    }
+    return true;
+}
+
 rle_status rle_cpu_copy(const rle_array *out, const rle_array *in)
 {
     rle_cpu_cast cast = rle_cpu_caster(out->dtype, in->dtype);
@@ -167,7 +283,7 @@ rle_status rle_cpu_copy(const rle_array *out, const rle_array *in)
     const rle_array *both[2] = {out, in};
     rle_loop l;
     rle_loop_init(&l, 2, both);
-    if (l.numel == 0) return RLE_OK;
+    if (l.numel == 0 || (same && copy_turned(&l))) return RLE_OK;
     _Alignas(64) char from[RLE_STAGE * 8], to[RLE_STAGE * 8];
     rle_loop_pos from_pos = {{0}}, to_pos = {{0}};
     for (int64_t left = l.numel; left > 0;) {

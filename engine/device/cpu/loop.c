@@ -63,7 +63,7 @@ void rle_loop_init(rle_loop *l, int count, const rle_array *const *operands)
 static void copy_run(char *dst, int64_t dst_step, const char *src, int64_t src_step, int size,
                      int64_t n)
 {
-    if (dst_step == size && src_step == size) {
+    if (dst_step == size && src_step == size && n >= 16) { /* else the call costs more */
         memcpy(dst, src, (size_t)n * (size_t)size);
         return;
     }
