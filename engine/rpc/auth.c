@@ -29,8 +29,6 @@ static void show_path(const char *path, char *out, size_t size)
 rle_status rle_token_from_bytes(const void *bytes, size_t len, const char *source,
                                 rle_token *out)
 {
-    const uint8_t *b = bytes;
-    while (len && (b[len - 1] == '\n' || b[len - 1] == '\r')) len--;
     if (len == 0) return rle_fail(RLE_UNAUTHENTICATED, "the token in %s is empty", source);
     if (len < RLE_TOKEN_MIN)
         return rle_fail(RLE_UNAUTHENTICATED,
@@ -43,6 +41,17 @@ rle_status rle_token_from_bytes(const void *bytes, size_t len, const char *sourc
     out->len = len;
     snprintf(out->source, sizeof out->source, "%s", source);
     return RLE_OK;
+}
+
+/* The line end behind a token that is text is no part of it; a binary token may well end in
+ * such a byte. */
+static size_t without_line_end(const uint8_t *bytes, size_t len)
+{
+    size_t text = len;
+    while (text && (bytes[text - 1] == '\n' || bytes[text - 1] == '\r')) text--;
+    for (size_t i = 0; i < text; i++)
+        if (bytes[i] < ' ' || bytes[i] > '~') return len;
+    return text;
 }
 
 static rle_status read_all(int fd, const char *source, rle_token *out)
@@ -58,6 +67,7 @@ static rle_status read_all(int fd, const char *source, rle_token *out)
         if (n == 0) break;
         len += (size_t)n;
     }
+    len = without_line_end(bytes, len);
     rle_status s = rle_token_from_bytes(bytes, len, source, out);
     OPENSSL_cleanse(bytes, sizeof bytes);
     return s;

@@ -67,10 +67,6 @@ local function to_hex(bytes)
   return "x" .. bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end)
 end
 
-local function from_hex(text)
-  return (text:sub(2):gsub("%x%x", function(pair) return string.char(tonumber(pair, 16)) end))
-end
-
 local function agent_name(rank) return ("agent_%d"):format(rank) end
 local function observer_name(i, rank) return ("obs_%d_for_%d"):format(i, rank) end
 
@@ -97,7 +93,7 @@ local function join(hand, given)
   local rpc = require "rlengine.rpc"
   local init = {}
   for key, value in pairs(given.rpc or {}) do init[key] = value end
-  init.name, init.token = hand.name, from_hex(hand.token)
+  init.name, init.token = hand.name, hand.token
   local address = ("unix:%s/%s.sock"):format(hand.folder, agent_name(hand.trainer_rank))
   init[hand.role == "trainer" and "listen" or "connect"] = address
   rpc.init(init)

@@ -312,6 +312,21 @@ static void token_files_are_read_strictly(void **state)
     assert_int_equal(fcntl(fds[0], F_GETFD), -1); /* closed */
 }
 
+static void binary_tokens_may_end_like_lines(void **state)
+{
+    (void)state;
+    static const char binary[] = "\x01" "123456789abcdef0123456789abcde\n";
+    rle_token t;
+    assert_int_equal(rle_token_from_bytes(binary, 32, "a test", &t), RLE_OK);
+    assert_int_equal(t.len, 32);
+    int fds[2];
+    assert_int_equal(pipe(fds), 0);
+    assert_int_equal(write(fds[1], binary, 32), 32);
+    close(fds[1]);
+    assert_int_equal(rle_token_from_fd(fds[0], &t), RLE_OK);
+    assert_int_equal(t.len, 32);
+}
+
 /* ---- addresses ---- */
 
 static void addresses_are_read(void **state)
@@ -439,6 +454,7 @@ int main(void)
         TEST(a_handshake_takes_5_seconds_at_most),
         TEST(ten_refusals_a_minute_close_the_door_on_tcp),
         TEST(token_files_are_read_strictly),
+        TEST(binary_tokens_may_end_like_lines),
         TEST(addresses_are_read),
         TEST(what_others_could_reach_is_refused),
         TEST(a_folder_is_made_and_a_dead_socket_taken_over),
