@@ -200,6 +200,9 @@ static int run_program(lua_State *L)
     lua_gc(L, LUA_GCSTOP, 0);
     luaL_openlibs(L);
     lua_gc(L, LUA_GCRESTART, -1);
+    /* Collect at one and a half times the live heap instead of twice: what dead handles hold
+     * is more than Lua sees, and a smaller working set is the faster one. */
+    lua_gc(L, LUA_GCSETPAUSE, 150);
     rle_cli_text_only(L);
     rle_cli_embed(L);
     rle_cli_interrupt_init(L);
