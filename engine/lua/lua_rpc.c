@@ -12,7 +12,9 @@
 
 rle_lua_rpc rle_lua_rpc_state = {.runnable_end = &rle_lua_rpc_state.runnable};
 
-static const char hooks_key, guard_key;
+static const char guard_key;
+
+int rle_lua_hook_ref[RLE_HOOK_COUNT];
 
 /* ---- state ---- */
 
@@ -27,19 +29,14 @@ rle_lua_rpc *rle_lua_rpc_check(lua_State *L)
     return s;
 }
 
-void rle_lua_push_hook(lua_State *L, rle_lua_hook hook)
-{
-    rle_rawgetp(L, LUA_REGISTRYINDEX, &hooks_key);
-    lua_rawgeti(L, -1, (int)hook + 1);
-    lua_remove(L, -2);
-}
-
 /* hooks{...}: functions and metatables of rpc.lua, in the order of rle_lua_hook. */
 static int rpc_hooks(lua_State *L)
 {
     luaL_checktype(L, 1, LUA_TTABLE);
-    lua_settop(L, 1);
-    rle_rawsetp(L, LUA_REGISTRYINDEX, &hooks_key);
+    for (int i = 0; i < RLE_HOOK_RUN; i++) {
+        lua_rawgeti(L, 1, i + 1);
+        rle_lua_hook_ref[i] = luaL_ref(L, LUA_REGISTRYINDEX);
+    }
     return 0;
 }
 
@@ -536,6 +533,9 @@ void rle_lua_open_rpc(lua_State *L)
     lua_setfield(L, -2, "__gc");
     lua_setmetatable(L, -2);
     rle_rawsetp(L, LUA_REGISTRYINDEX, &guard_key);
+
+    lua_pushcfunction(L, rle_lua_rpc_run_until_ready);
+    rle_lua_hook_ref[RLE_HOOK_RUN] = luaL_ref(L, LUA_REGISTRYINDEX);
 
     lua_newtable(L);
     rle_lua_setfuncs(L, rpc_functions);

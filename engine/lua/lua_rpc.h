@@ -63,6 +63,8 @@ typedef struct rle_lua_rpc {
     rle_lua_handler *pool, *all;
     rle_lua_handler *runnable, **runnable_end;
     size_t pooled;
+    unsigned work;           /* what the last turn left to be taken, a set of RLE_WORK_* */
+    unsigned steps;          /* since the last look at the sockets */
     int depth;
     rle_future *result;      /* left by sync() outside of handlers, for take() */
     bool stop_wanted;        /* rpc.shutdown was called where it cannot wait */
@@ -77,7 +79,7 @@ extern rle_lua_rpc rle_lua_rpc_state;
 /* The running rle_rpc, or raises FAILED_PRECONDITION: call rpc.init first. */
 rle_lua_rpc *rle_lua_rpc_check(lua_State *L);
 
-/* Names of registry entries that rpc.lua fills in (core.rpc.hooks). */
+/* What rpc.lua hands over (core.rpc.hooks), and a C function that is pushed often. */
 typedef enum {
     RLE_HOOK_DISPATCH,  /* function(construct, object, method, caller, ...) */
     RLE_HOOK_ENTRY,     /* body of a handler's coroutine */
@@ -88,9 +90,16 @@ typedef enum {
     RLE_HOOK_INT64_KIND, /* function(cdata) -> 1 signed, 2 unsigned, nil */
     RLE_HOOK_REF_META,  /* metatable of references */
     RLE_HOOK_SPENT,     /* empty list, for the encoder */
+    RLE_HOOK_RUN,       /* run_until_ready */
     RLE_HOOK_COUNT
 } rle_lua_hook;
-void rle_lua_push_hook(lua_State *L, rle_lua_hook hook);
+extern int rle_lua_hook_ref[RLE_HOOK_COUNT]; /* in the registry */
+static inline void rle_lua_push_hook(lua_State *L, rle_lua_hook hook)
+{
+    lua_rawgeti(L, LUA_REGISTRYINDEX, rle_lua_hook_ref[hook]);
+}
+/* The C function of RLE_HOOK_RUN. */
+int rle_lua_rpc_run_until_ready(lua_State *L);
 
 /* ---- targets: userdata "rlengine.Target" ---- */
 typedef struct rle_lua_target {
@@ -158,7 +167,8 @@ static inline rle_lua_handler *rle_lua_handler_of(lua_State *L)
     rle_lua_handler *h = rle_lua_rpc_state.current;
     return h && h->co == L ? h : NULL;
 }
-/* One thing that is ready; false when there is none. */
+/* Do what is ready, one thing at a time, or turn the loop when there is nothing: waiting for
+ * something to happen unless a coroutine can go on. True when the loop was turned. */
 bool rle_lua_rpc_step(lua_State *L);
 /* Free every coroutine; those that wait are abandoned. */
 void rle_lua_rpc_drop_handlers(lua_State *L);

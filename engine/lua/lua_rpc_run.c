@@ -273,39 +273,63 @@ static void drop_object(lua_State *L, uint64_t object)
     if (lua_pcall(L, 1, 0, 0) != 0) lua_pop(L, 1); /* memory; it stays alive */
 }
 
+/* The next of one kind that waits; false: there is none (any more). */
+static bool take_work(lua_State *L, unsigned kind)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    switch (kind) {
+    case RLE_WORK_READY: {
+        rle_waiter *w = rle_rpc_next_ready(s->rpc);
+        if (!w) return false;
+        if (w->owner) resume(L, w->owner);
+        return true;
+    }
+    case RLE_WORK_CANCELLED: {
+        rle_lua_handler *h = rle_rpc_next_cancelled(s->rpc);
+        if (!h) return false;
+        h->cancelled = true;
+        if (h->parked) rle_wait_cancel(s->rpc, &h->waiter);
+        s->work |= RLE_WORK_READY; /* before calls that came after it */
+        return true;
+    }
+    case RLE_WORK_CALL: {
+        rle_incoming_info info;
+        rle_decoder decoder;
+        rle_incoming *in = rle_rpc_next_call(s->rpc, &info, &decoder);
+        if (!in) return false;
+        start_call(L, in, &info, &decoder);
+        return true;
+    }
+    default: {
+        uint64_t object = rle_rpc_next_dropped(s->rpc);
+        if (!object) return false;
+        drop_object(L, object);
+        return true;
+    }
+    }
+}
+
+enum { STEPS_PER_LOOK = 64 };
+
 bool rle_lua_rpc_step(lua_State *L)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
     luaL_checkstack(L, 4, "remote calls");
     s->from = NULL; /* a decoding that raised may have left it */
-    unsigned work = rle_rpc_work(s->rpc);
-    if (work & RLE_WORK_READY) {
-        rle_waiter *w = rle_rpc_next_ready(s->rpc);
-        if (w && w->owner) resume(L, w->owner);
-        return true;
+    /* Calls that keep each other going must not keep the sockets from being looked at. */
+    if (s->steps++ >= STEPS_PER_LOOK) {
+        s->steps = 0;
+        s->work |= rle_rpc_turn(s->rpc, false);
     }
-    if (work & RLE_WORK_CANCELLED) {
-        rle_lua_handler *h = rle_rpc_next_cancelled(s->rpc);
-        if (h) {
-            h->cancelled = true;
-            if (h->parked) rle_wait_cancel(s->rpc, &h->waiter);
-        }
-        return true;
-    }
-    if (work & RLE_WORK_CALL) {
-        rle_incoming_info info;
-        rle_decoder decoder;
-        rle_incoming *in = rle_rpc_next_call(s->rpc, &info, &decoder);
-        if (in) start_call(L, in, &info, &decoder);
-        return true;
-    }
-    if (work & RLE_WORK_DROPPED) {
-        uint64_t object = rle_rpc_next_dropped(s->rpc);
-        if (object) drop_object(L, object);
-        return true;
+    while (s->work) {
+        unsigned kind = s->work & -s->work;
+        if (take_work(L, kind)) return false;
+        s->work &= ~kind;
     }
     rle_lua_handler *h = s->runnable;
-    if (!h) return false;
+    s->steps = 0;
+    s->work = rle_rpc_turn(s->rpc, !h);
+    if (!h) return true;
     s->runnable = h->next;
     if (!s->runnable) s->runnable_end = &s->runnable;
     resume(L, h);

@@ -18,7 +18,7 @@ typedef struct writer {
     rle_peer *to;
     const char *what; /* "argument" or "result" */
     int number;
-    int spent;        /* list of references whose tickets were used, on the stack; or 0 */
+    bool spent;       /* tickets were used; the references stand in RLE_HOOK_SPENT */
     bool unprepared;  /* a reference has to be waited for, or needs a ticket */
     char key[64]; /* of the innermost table field being written */
 } writer;
@@ -100,8 +100,11 @@ static void write_ref(writer *w, int idx)
             lua_pop(L, 2);
             return;
         }
+        w->spent = true;
+        rle_lua_push_hook(L, RLE_HOOK_SPENT);
         lua_pushvalue(L, idx);
-        lua_rawseti(L, w->spent, (int)lua_rawlen(L, w->spent) + 1);
+        lua_rawseti(L, -2, (int)lua_rawlen(L, -2) + 1);
+        lua_pop(L, 1);
         ref.kind = RLE_REF_THIRD;
         memcpy(ref.ticket, ticket, RLE_TICKET_SIZE);
         snprintf(ref.owner, sizeof ref.owner, "%s", rle_peer_name(t->peer));
@@ -260,8 +263,10 @@ static void write_value(writer *w, int idx)
 }
 
 /* A ticket is good for one message. */
-static void drop_tickets(lua_State *L, int spent)
+static void drop_tickets(lua_State *L)
 {
+    rle_lua_push_hook(L, RLE_HOOK_SPENT);
+    int spent = lua_gettop(L);
     for (int i = (int)lua_rawlen(L, spent); i > 0; i--) {
         lua_rawgeti(L, spent, i);
         lua_pushboolean(L, false);
@@ -270,6 +275,7 @@ static void drop_tickets(lua_State *L, int spent)
         lua_pushnil(L);
         lua_rawseti(L, spent, i);
     }
+    lua_pop(L, 1);
 }
 
 bool rle_lua_encode(lua_State *L, rle_encoder *e, int first, int top, rle_peer *to,
@@ -277,14 +283,11 @@ bool rle_lua_encode(lua_State *L, rle_encoder *e, int first, int top, rle_peer *
 {
     writer w = {.L = L, .e = e, .to = to, .what = what};
     luaL_checkstack(L, 8, "values of a message");
-    rle_lua_push_hook(L, RLE_HOOK_SPENT);
-    w.spent = lua_gettop(L);
     for (int i = first; i <= top; i++) {
         w.number = i - first + 1;
         write_value(&w, i);
     }
-    if (e->refs && !w.unprepared) drop_tickets(L, w.spent);
-    lua_pop(L, 1);
+    if (w.spent && !w.unprepared) drop_tickets(L);
     rle_lua_check(L, rle_encoder_status(e));
     return !w.unprepared;
 }

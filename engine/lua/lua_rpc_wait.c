@@ -75,13 +75,13 @@ typedef struct nested_wait {
     uint64_t membership;
 } nested_wait;
 
-static bool serving_over(rle_lua_rpc *s, const nested_wait *n)
+static bool serving_over(const rle_lua_rpc *s, const nested_wait *n)
 {
     return n->serving && (s->stop_wanted || rle_rpc_membership(s->rpc) != n->membership);
 }
 
 /* Run everything that is ready until this waiter is. */
-static int run_until_ready(lua_State *L)
+int rle_lua_rpc_run_until_ready(lua_State *L)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
     nested_wait *n = lua_touserdata(L, 1);
@@ -90,9 +90,7 @@ static int run_until_ready(lua_State *L)
             n->interrupted = true;
             return 0;
         }
-        if (rle_lua_rpc_step(L)) continue;
-        if (serving_over(s, n)) return 0;
-        rle_rpc_turn(s->rpc, true);
+        if (rle_lua_rpc_step(L) && serving_over(s, n)) return 0;
     }
     return 0;
 }
@@ -105,7 +103,7 @@ static int wait_nested(lua_State *L, nested_wait *n, rle_future *const *futures,
     rle_lua_handler *before = s->current;
     rle_context *context = rle_context_current();
     s->depth++;
-    lua_pushcfunction(L, run_until_ready);
+    rle_lua_push_hook(L, RLE_HOOK_RUN);
     lua_pushlightuserdata(L, n);
     int failure = lua_pcall(L, 1, 0, 0);
     s->depth--;
@@ -208,8 +206,7 @@ static int pump_loop(lua_State *L)
     rle_lua_rpc *s = &rle_lua_rpc_state;
     pump_wait *p = lua_touserdata(L, 1);
     while (!p->readable && !rle_interrupted && rle_rpc_wakes(s->rpc) == p->wakes) {
-        if (rle_lua_rpc_step(L)) continue;
-        rle_rpc_turn(s->rpc, true);
+        rle_lua_rpc_step(L);
     }
     return 0;
 }

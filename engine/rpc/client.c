@@ -291,7 +291,8 @@ rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
     f->looked_at = spec->quiet;
     f->want_incarnation = spec->incarnation;
     f->site = spec->site;
-    snprintf(f->method, sizeof f->method, "%s", spec->method);
+    size_t method_len = strnlen(spec->method, RLE_NAME_MAX);
+    memcpy(f->method, spec->method, method_len); /* the rest is zeros */
     f->started = rle_now();
     f->timeout = spec->timeout > 0 ? spec->timeout : rpc->o.call_timeout;
     if (spec->deadline && spec->deadline - f->started < f->timeout)

@@ -241,7 +241,7 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
             return;
         }
         conn->bytes_in += (uint64_t)got;
-        conn->heard = rle_now();
+        conn->active = true;
         conn->pinged = 0;
         size_t direct = miss < (size_t)got ? miss : (size_t)got;
         size_t more = (size_t)got - direct;

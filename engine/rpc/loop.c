@@ -2,9 +2,14 @@
 #include "rpc/loop.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,6 +18,7 @@
 
 enum {
     GUARD_PATIENCE_MS = 100, /* the owner's absence until the guard takes over */
+    GUARD_RETRY_MS = 5,      /* until it tries again after it had to give way */
     HEAP_MIN = 64
 };
 
@@ -23,11 +29,13 @@ bool rle_evloop_on_guard(void)
     return on_guard;
 }
 
-/* ---- timers: a binary heap, and one libevent timer for its top ----
+/* ---- timers: a binary heap, and a timerfd for its top ----
  *
- * The libevent timer is moved only when something earlier comes; when it fires too early,
- * because what it was for has gone, it is set again. So calls that end long before their
- * deadline cost no system call and no work in libevent. */
+ * libevent's own timers would give every wait of the loop a time limit, which costs the
+ * kernel a timer of its own each time; a descriptor that becomes readable costs nothing
+ * until it does. It is set anew only when something earlier comes; when it fires too early,
+ * because what it was set for has gone, it is set again. So calls that end long before
+ * their deadline cost no system call. */
 
 static void heap_set(rle_evloop *l, size_t i, rle_timer *t)
 {
@@ -60,14 +68,10 @@ static void heap_down(rle_evloop *l, size_t i, rle_timer *t)
 static void set_alarm(rle_evloop *l, int64_t at)
 {
     int64_t left = at - rle_now();
-    if (left < 0) left = 0;
-    struct timeval tv = {.tv_sec = left / 1000000000,
-                         .tv_usec = (left % 1000000000 + 999) / 1000};
-    if (tv.tv_usec == 1000000) {
-        tv.tv_sec++;
-        tv.tv_usec = 0;
-    }
-    if (event_add(l->timer_event, &tv) == 0) l->timer_armed = at;
+    if (left < 1) left = 1; /* 0 would switch it off */
+    struct itimerspec spec = {
+        .it_value = {.tv_sec = left / 1000000000, .tv_nsec = left % 1000000000}};
+    if (timerfd_settime(l->alarm_fd, 0, &spec, NULL) == 0) l->alarm_at = at;
 }
 
 rle_status rle_timer_arm(rle_evloop *l, rle_timer *t, int64_t at)
@@ -82,7 +86,7 @@ rle_status rle_timer_arm(rle_evloop *l, rle_timer *t, int64_t at)
     }
     t->at = at;
     heap_up(l, l->timers++, t);
-    if (at < l->timer_armed) set_alarm(l, at);
+    if (at < l->alarm_at) set_alarm(l, at);
     return RLE_OK;
 }
 
@@ -113,17 +117,19 @@ void rle_timer_disarm(rle_evloop *l, rle_timer *t)
 
 static void alarm_rings(evutil_socket_t fd, short what, void *arg)
 {
-    (void)fd;
     (void)what;
     rle_evloop *l = arg;
-    l->timer_armed = INT64_MAX;
+    uint64_t count;
+    ssize_t n = read(fd, &count, sizeof count);
+    (void)n;
+    l->alarm_at = INT64_MAX;
     int64_t now = rle_now();
     while (l->timers && l->heap[0]->at <= now) {
         rle_timer *t = l->heap[0];
         rle_timer_disarm(l, t);
         t->fire(t);
     }
-    if (l->timers && l->heap[0]->at < l->timer_armed) set_alarm(l, l->heap[0]->at);
+    if (l->timers && l->heap[0]->at < l->alarm_at) set_alarm(l, l->heap[0]->at);
 }
 
 /* ---- waking ---- */
@@ -147,28 +153,65 @@ static void woken(evutil_socket_t fd, short what, void *arg)
     if (!on_guard) l->wakes++;
 }
 
-/* ---- the owner ---- */
+/* ---- the lock ---- */
+
+static void futex_wait(_Atomic int *word, int while_value)
+{
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, while_value, NULL, NULL, 0);
+}
+
+static void futex_wake(_Atomic int *word)
+{
+    syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+static bool have_membarrier(void)
+{
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
 
 void rle_evloop_lock_slow(rle_evloop *l)
 {
-    /* Only the guard can be in there; it lets go when its turn ends. */
-    atomic_fetch_add(&l->owner_wants, 1);
-    rle_evloop_wake(l);
-    pthread_mutex_lock(&l->lock);
-    atomic_fetch_sub(&l->owner_wants, 1);
+    atomic_store(&l->owner_wants, 1);
+    do {
+        atomic_store(&l->owner_in, 0);
+        rle_evloop_wake(l);
+        while (atomic_load(&l->guard_in)) futex_wait(&l->guard_in, 1);
+        atomic_store(&l->owner_in, 1);
+    } while (atomic_load(&l->guard_in));
+    atomic_store(&l->owner_wants, 0);
 }
+
+static void guard_unlock(rle_evloop *l)
+{
+    atomic_store(&l->guard_in, 0);
+    futex_wake(&l->guard_in);
+}
+
+static bool guard_try_lock(rle_evloop *l)
+{
+    atomic_store(&l->guard_in, 1);
+    if (!l->needs_fence) syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    if (!atomic_load(&l->owner_in)) return true;
+    guard_unlock(l);
+    return false;
+}
+
+/* ---- the owner ---- */
 
 void rle_evloop_turn(rle_evloop *l, bool block)
 {
     if (l->before_turn) l->before_turn(l->self);
-    atomic_fetch_add_explicit(&l->turns, 1, memory_order_relaxed);
+    /* Only the owner counts, so that need be no atomic addition. */
+    uint64_t turns = atomic_load_explicit(&l->turns, memory_order_relaxed);
+    atomic_store_explicit(&l->turns, turns + 1, memory_order_relaxed);
     if (!block) {
         event_base_loop(l->base, EVLOOP_NONBLOCK);
         return;
     }
-    atomic_store(&l->owner_inside, true);
+    atomic_store_explicit(&l->owner_inside, true, memory_order_relaxed);
     event_base_loop(l->base, EVLOOP_ONCE);
-    atomic_store(&l->owner_inside, false);
+    atomic_store(&l->owner_inside, false); /* before the look at `parked`; see guard_park */
     if (atomic_load(&l->parked)) {
         pthread_mutex_lock(&l->guard_lock);
         atomic_store(&l->parked, false);
@@ -179,11 +222,11 @@ void rle_evloop_turn(rle_evloop *l, bool block)
 
 /* ---- the guard ---- */
 
-static void guard_sleep(rle_evloop *l)
+static void guard_sleep(rle_evloop *l, int milliseconds)
 {
     struct timespec until;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_nsec += GUARD_PATIENCE_MS * 1000000L;
+    until.tv_nsec += milliseconds * 1000000L;
     if (until.tv_nsec >= 1000000000L) {
         until.tv_nsec -= 1000000000L;
         until.tv_sec++;
@@ -207,21 +250,32 @@ static void guard_park(rle_evloop *l)
     pthread_mutex_unlock(&l->guard_lock);
 }
 
+/* The owner is away: `turns` is still what it was. */
+static bool owner_away(rle_evloop *l, uint64_t seen)
+{
+    return !atomic_load(&l->stop) && atomic_load(&l->turns) == seen &&
+           !atomic_load(&l->owner_inside);
+}
+
 static void guard_in_charge(rle_evloop *l, uint64_t seen)
 {
-    pthread_mutex_lock(&l->lock);
-    l->guard_runs = true;
-    l->away_since = rle_now() - GUARD_PATIENCE_MS * INT64_C(1000000);
-    while (!atomic_load(&l->stop) && atomic_load(&l->turns) == seen) {
-        if (atomic_load(&l->owner_wants)) {
-            pthread_cond_wait(&l->owner_done, &l->lock);
+    int64_t away_since = rle_now() - GUARD_PATIENCE_MS * INT64_C(1000000);
+    while (owner_away(l, seen)) {
+        if (!guard_try_lock(l)) {
+            guard_sleep(l, GUARD_RETRY_MS);
             continue;
         }
-        if (l->before_turn) l->before_turn(l->self);
-        event_base_loop(l->base, EVLOOP_ONCE);
+        l->guard_runs = true;
+        l->away_since = away_since;
+        while (owner_away(l, seen) && !atomic_load(&l->owner_wants)) {
+            if (l->before_turn) l->before_turn(l->self);
+            event_base_loop(l->base, EVLOOP_ONCE);
+        }
+        l->guard_runs = false;
+        guard_unlock(l);
+        /* It may only have come for a moment. */
+        if (owner_away(l, seen)) guard_sleep(l, GUARD_RETRY_MS);
     }
-    l->guard_runs = false;
-    pthread_mutex_unlock(&l->lock);
 }
 
 static void *guard_main(void *arg)
@@ -230,7 +284,7 @@ static void *guard_main(void *arg)
     on_guard = true;
     while (!atomic_load(&l->stop)) {
         uint64_t seen = atomic_load(&l->turns);
-        guard_sleep(l);
+        guard_sleep(l, GUARD_PATIENCE_MS);
         if (atomic_load(&l->stop)) break;
         if (atomic_load(&l->turns) != seen) continue;
         if (atomic_load(&l->owner_inside))
@@ -246,10 +300,9 @@ static void *guard_main(void *arg)
 rle_status rle_evloop_init(rle_evloop *l)
 {
     memset(l, 0, sizeof *l);
-    l->timer_armed = INT64_MAX;
-    l->wake_fd = -1;
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->owner_done, NULL);
+    l->alarm_at = INT64_MAX;
+    l->wake_fd = l->alarm_fd = -1;
+    l->needs_fence = !have_membarrier();
     pthread_mutex_init(&l->guard_lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -258,12 +311,14 @@ rle_status rle_evloop_init(rle_evloop *l)
     pthread_condattr_destroy(&attr);
     l->base = event_base_new();
     l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (l->base) {
-        l->timer_event = evtimer_new(l->base, alarm_rings, l);
-        if (l->wake_fd >= 0)
-            l->wake_event = event_new(l->base, l->wake_fd, EV_READ | EV_PERSIST, woken, l);
+    l->alarm_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    if (l->base && l->wake_fd >= 0 && l->alarm_fd >= 0) {
+        l->wake_event = event_new(l->base, l->wake_fd, EV_READ | EV_PERSIST, woken, l);
+        l->alarm_event =
+            event_new(l->base, l->alarm_fd, EV_READ | EV_PERSIST, alarm_rings, l);
     }
-    if (!l->timer_event || !l->wake_event || event_add(l->wake_event, NULL) != 0) {
+    if (!l->wake_event || !l->alarm_event || event_add(l->wake_event, NULL) != 0 ||
+        event_add(l->alarm_event, NULL) != 0) {
         rle_status s = rle_fail(RLE_RESOURCE_EXHAUSTED, "no event loop: %s", strerror(errno));
         rle_evloop_fini(l);
         return s;
@@ -298,19 +353,17 @@ void rle_evloop_fini(rle_evloop *l)
         pthread_cond_signal(&l->guard_wake);
         pthread_mutex_unlock(&l->guard_lock);
         rle_evloop_wake(l);
-        pthread_cond_signal(&l->owner_done);
         pthread_join(l->guard, NULL);
         l->have_guard = false;
     }
     if (l->wake_event) event_free(l->wake_event);
-    if (l->timer_event) event_free(l->timer_event);
+    if (l->alarm_event) event_free(l->alarm_event);
     if (l->base) event_base_free(l->base);
     if (l->wake_fd >= 0) close(l->wake_fd);
+    if (l->alarm_fd >= 0) close(l->alarm_fd);
     rle_free(l->heap);
-    pthread_mutex_destroy(&l->lock);
-    pthread_cond_destroy(&l->owner_done);
     pthread_mutex_destroy(&l->guard_lock);
     pthread_cond_destroy(&l->guard_wake);
     memset(l, 0, sizeof *l);
-    l->wake_fd = -1;
+    l->wake_fd = l->alarm_fd = -1;
 }

@@ -10,6 +10,13 @@
  *     neither Lua nor device code.
  * The owner holds the lock while it runs the loop, never while it runs Lua.
  *
+ * The lock is lopsided, because the owner takes it ten times a call and the guard once a
+ * busy spell. The owner says `owner_in` with a plain store and then looks at `guard_in`; the
+ * guard says `guard_in`, makes every running thread pass a memory barrier (membarrier(2)),
+ * and then looks at `owner_in`. So one of them sees the other: the guard gives up and comes
+ * back later, the owner asks for the lock and waits. Where there is no membarrier the owner
+ * pays for a fence each time.
+ *
  * Only this folder includes libevent. */
 #ifndef RLE_RPC_LOOP_H
 #define RLE_RPC_LOOP_H
@@ -26,12 +33,14 @@
 
 typedef struct rle_evloop {
     struct event_base *base;
-    pthread_mutex_t lock;
-    pthread_cond_t owner_done; /* the owner let go of the lock; used while the guard runs */
-    _Atomic int owner_wants;
+
+    /* The lock. */
+    _Atomic int owner_in, guard_in, owner_wants;
+    bool needs_fence; /* there is no membarrier */
+
     _Atomic uint64_t turns;    /* of the owner */
     _Atomic bool owner_inside; /* blocked in the loop, holding the lock */
-    bool guard_runs;           /* the guard is in charge; changed under the lock */
+    bool guard_runs;           /* the guard is in charge; written by the guard */
     int64_t away_since;        /* while guard_runs: about when the owner left */
 
     /* The guard's sleep. Parked: no need to look while the owner is inside. */
@@ -46,8 +55,9 @@ typedef struct rle_evloop {
     uint64_t wakes; /* seen; changed under the lock */
     struct event *wake_event;
 
-    struct event *timer_event;
-    int64_t timer_armed; /* when libevent will call; INT64_MAX = not */
+    int alarm_fd; /* a timerfd: readable when the first timer is due */
+    struct event *alarm_event;
+    int64_t alarm_at; /* what it is set to; INT64_MAX = not set */
     rle_timer **heap;
     size_t timers, timer_capacity;
 
@@ -61,16 +71,18 @@ rle_status rle_evloop_init(rle_evloop *l);
 rle_status rle_evloop_start(rle_evloop *l, bool guard);
 void rle_evloop_fini(rle_evloop *l);
 
-/* When the guard has the lock: ask for it and wait. */
+/* For the owner. When the guard has the lock: ask for it and wait. */
 void rle_evloop_lock_slow(rle_evloop *l);
 static inline void rle_evloop_lock(rle_evloop *l)
 {
-    if (pthread_mutex_trylock(&l->lock) != 0) rle_evloop_lock_slow(l);
+    atomic_store_explicit(&l->owner_in, 1, memory_order_relaxed);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (l->needs_fence) atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&l->guard_in, memory_order_acquire)) rle_evloop_lock_slow(l);
 }
 static inline void rle_evloop_unlock(rle_evloop *l)
 {
-    if (l->guard_runs) pthread_cond_signal(&l->owner_done);
-    pthread_mutex_unlock(&l->lock);
+    atomic_store_explicit(&l->owner_in, 0, memory_order_release);
 }
 
 /* One turn by the owner, lock held: `block` waits until anything happened (a descriptor, a

@@ -38,7 +38,7 @@ rle_status rle_message_keep(rle_rpc *rpc, const rle_msg *m, rle_msg *keep)
     }
     if (rle_evloop_on_guard()) return copy_out(m, keep);
     if (rpc->borrowed_count == rpc->borrowed_cap) {
-        size_t cap = rpc->borrowed_cap ? rpc->borrowed_cap * 2 : 64;
+        size_t cap = rpc->borrowed_cap * 2;
         rle_msg **list = rle_realloc(rpc->borrowed, cap * sizeof *list);
         if (!list) return rle_oom(cap * sizeof *list, "messages");
         rpc->borrowed = list;
@@ -147,6 +147,8 @@ static int64_t tick_interval(const rle_rpc *rpc)
 static void check_conn(rle_conn *conn, int64_t now)
 {
     rle_rpc *rpc = conn->rpc;
+    if (conn->active) conn->heard = now;
+    conn->active = false;
     int64_t silent = now - conn->heard;
     if (conn->out_over_since && now - conn->out_over_since > RLE_OUT_PATIENCE) {
         rle_conn_close(conn, "8 MiB or more waited for 10.0 s", false);
@@ -300,7 +302,7 @@ size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max)
             info->left = p->left || (conn && conn->going_away);
             if (!conn) continue;
             memcpy(info->address, conn->address.text, sizeof info->address);
-            info->silent = now - conn->heard;
+            info->silent = conn->active ? 0 : now - conn->heard;
             info->calls_to = conn->calls.used;
             info->calls_from = conn->incoming_count;
             info->references = conn->exported.used;
@@ -325,8 +327,9 @@ uint64_t rle_rpc_membership(rle_rpc *rpc)
 static void before_turn(void *self)
 {
     rle_rpc *rpc = self;
-    rle_conn_flush_dirty(rpc);
-    rle_conn_free_dead(rpc);
+    rpc->turn_at = 0;
+    if (rpc->dirty) rle_conn_flush_dirty(rpc);
+    if (rpc->dead) rle_conn_free_dead(rpc);
     if (rpc->borrowed_count) rle_message_settle(rpc);
     if (rpc->queue) rle_server_arm_expiry(rpc);
 }
@@ -338,19 +341,16 @@ static unsigned work(rle_rpc *rpc)
            (rpc->dropped_count ? RLE_WORK_DROPPED : 0);
 }
 
-unsigned rle_rpc_work(rle_rpc *rpc)
+unsigned rle_rpc_turn(rle_rpc *rpc, bool block)
 {
     rle_rpc_enter(rpc);
-    unsigned w = work(rpc);
+    unsigned w = block ? work(rpc) : 0;
+    if (!w) {
+        rle_evloop_turn(&rpc->loop, block);
+        w = work(rpc);
+    }
     rle_rpc_leave(rpc);
     return w;
-}
-
-void rle_rpc_turn(rle_rpc *rpc, bool block)
-{
-    rle_rpc_enter(rpc);
-    rle_evloop_turn(&rpc->loop, block && !work(rpc));
-    rle_rpc_leave(rpc);
 }
 
 void rle_rpc_breathe(rle_rpc *rpc)
@@ -508,13 +508,15 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->loop.before_turn = before_turn;
     rpc->loop.self = rpc;
     rpc->scratch = rle_malloc(RLE_SCRATCH_SIZE);
+    rpc->borrowed_cap = 64;
+    rpc->borrowed = rle_malloc(rpc->borrowed_cap * sizeof *rpc->borrowed);
     rpc->guard_scratch = options->no_guard ? NULL : rle_malloc(RLE_SCRATCH_SIZE);
     if (options->allow_uid_count) {
         size_t size = (size_t)options->allow_uid_count * sizeof *rpc->allow_uids;
         rpc->allow_uids = rle_malloc(size);
         if (rpc->allow_uids) memcpy(rpc->allow_uids, options->allow_uids, size);
     }
-    if (!rpc->scratch || (!options->no_guard && !rpc->guard_scratch) ||
+    if (!rpc->scratch || !rpc->borrowed || (!options->no_guard && !rpc->guard_scratch) ||
         (options->allow_uid_count && !rpc->allow_uids) || !rle_peer_get(rpc, rpc->name))
         s = rle_oom(RLE_SCRATCH_SIZE, "rpc");
     while (s == RLE_OK && !rpc->incarnation)

@@ -75,11 +75,10 @@ void rle_rpc_open_calls(rle_rpc *rpc, size_t *serving, size_t *calling);
 /* True when nothing waits to be written. */
 bool rle_rpc_flushed(rle_rpc *rpc);
 
-/* Run the loop once: `block` until something happens. Afterwards look at the queues. */
-void rle_rpc_turn(rle_rpc *rpc, bool block);
-/* What waits to be taken: a set of RLE_WORK_*. */
+/* Run the loop once. Returns what waits to be taken from the queues: a set of RLE_WORK_*.
+ * `block`: until something happens; when something waits already, do nothing. */
 enum { RLE_WORK_READY = 1, RLE_WORK_CANCELLED = 2, RLE_WORK_CALL = 4, RLE_WORK_DROPPED = 8 };
-unsigned rle_rpc_work(rle_rpc *rpc);
+unsigned rle_rpc_turn(rle_rpc *rpc, bool block);
 /* Read and write what is possible now when the loop has not run for 10 ms. Cheap. */
 void rle_rpc_breathe(rle_rpc *rpc);
 /* Make a blocked turn return; from any thread and from signal handlers. */

@@ -189,7 +189,8 @@ struct rle_conn {
 
     rle_map exported; /* object -> how often sent there */
 
-    int64_t heard;    /* when bytes last came */
+    int64_t heard;    /* about when bytes last came; the tick turns `active` into it */
+    bool active;      /* bytes came since the last tick */
     int64_t pinged;   /* when we asked, since then; 0 = not */
     uint64_t bytes_in, bytes_out;
     bool busy_logged; /* of this absence of its owner */
@@ -233,7 +234,7 @@ struct rle_incoming {
     rle_incoming *queue_next, **queue_at; /* in rpc->queue or rpc->cancelled */
     bool queued, started, nested, waits, cancelled, in_cancelled;
     uint64_t id, number, incarnation;
-    int64_t deadline, received;
+    int64_t deadline;
     rle_call_head head;
     size_t args_at; /* of the first argument in the values */
     rle_msg message;
@@ -320,6 +321,7 @@ struct rle_rpc {
     rle_future *discarded;
 
     rle_timer tick;
+    int64_t turn_at;   /* a time within this turn, or 0 */
     int64_t last_turn; /* of rle_rpc_breathe */
     bool stopping;
     struct event *watch_event;
@@ -329,6 +331,13 @@ struct rle_rpc {
     size_t free_future_count, free_incoming_count;
     rle_rpc *next_rpc; /* of this process */
 };
+
+/* The time, read once a turn. Good for what arrives with it. */
+static inline int64_t rle_turn_time(rle_rpc *rpc)
+{
+    if (!rpc->turn_at) rpc->turn_at = rle_now();
+    return rpc->turn_at;
+}
 
 /* rpc.c: lock, and do what finalizers left. */
 void rle_rpc_enter(rle_rpc *rpc);

@@ -199,10 +199,9 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     in->head = head;
     in->args_at = (size_t)(d.r.p - m->data);
     in->timer.fire = expired;
-    in->received = conn->heard;
     if (f->arg) {
         uint64_t left = f->arg < UINT64_C(1) << 50 ? f->arg * 1000 : UINT64_C(1) << 60;
-        in->deadline = in->received + (int64_t)left;
+        in->deadline = rle_turn_time(rpc) + (int64_t)left;
     }
     in->next = conn->incoming;
     in->at = &conn->incoming;
@@ -291,7 +290,10 @@ rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decod
     rle_rpc_enter(rpc);
     while ((in = pick(rpc)) != NULL) {
         queue_remove(in);
-        if (in->deadline && rle_now() >= in->deadline) {
+        /* The first one after a turn has not waited; the others may have, behind it. */
+        int64_t now = rpc->turn_at && !in->timer.place ? rpc->turn_at : rle_now();
+        rpc->turn_at = 0;
+        if (in->deadline && now >= in->deadline) {
             fail_expired(in);
             continue;
         }

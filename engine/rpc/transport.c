@@ -12,16 +12,29 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 /* ---- the socket filling ---- */
 
+/* glibc's recv and send are cancellation points, which costs in a process with a second
+ * thread; nobody cancels threads here. */
+static ssize_t receive(int fd, void *to, size_t n)
+{
+    return syscall(SYS_recvfrom, fd, to, n, 0, NULL, NULL);
+}
+
+static ssize_t transmit(int fd, const void *from, size_t n)
+{
+    return syscall(SYS_sendto, fd, from, n, MSG_NOSIGNAL, NULL, 0);
+}
+
 static ssize_t socket_readv(rle_transport *t, const struct iovec *iov, int n)
 {
     ssize_t got;
     do {
-        got = n == 1 ? recv(t->fd, iov[0].iov_base, iov[0].iov_len, 0) : readv(t->fd, iov, n);
+        got = n == 1 ? receive(t->fd, iov[0].iov_base, iov[0].iov_len) : readv(t->fd, iov, n);
     } while (got < 0 && errno == EINTR);
     return got;
 }
@@ -31,7 +44,7 @@ static ssize_t socket_writev(rle_transport *t, const struct iovec *iov, int n)
     ssize_t put;
     do {
         if (n == 1) {
-            put = send(t->fd, iov[0].iov_base, iov[0].iov_len, MSG_NOSIGNAL);
+            put = transmit(t->fd, iov[0].iov_base, iov[0].iov_len);
         } else {
             struct msghdr m = {.msg_iov = (struct iovec *)iov, .msg_iovlen = (size_t)n};
             put = sendmsg(t->fd, &m, MSG_NOSIGNAL);
