@@ -45,20 +45,18 @@ static int pump(lua_State *L)
  * Ctrl-C before us. */
 static bool wait_once(lua_State *L)
 {
-    if (rle_lua_rpc_pump) {
-        lua_pushcfunction(L, pump);
-        if (rle_cli_call(L, 0, 1) != 0) {
-            bool interrupted = rle_cli_failed_by_interrupt();
-            if (interrupted)
-                lua_pop(L, 1);
-            else
-                rle_cli_report(L);
-            return !interrupted;
-        }
-        bool served = lua_toboolean(L, -1);
-        lua_pop(L, 1);
-        if (served) return true;
+    lua_pushcfunction(L, pump);
+    if (rle_cli_call(L, 0, 1) != 0) {
+        bool interrupted = rle_cli_failed_by_interrupt();
+        if (interrupted)
+            lua_pop(L, 1);
+        else
+            rle_cli_report(L);
+        return !interrupted;
     }
+    bool served = lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    if (served) return true;
     struct pollfd p = {.fd = wait_fd, .events = POLLIN};
     poll(&p, 1, -1); /* EINTR: the caller looks */
     return true;

@@ -119,7 +119,6 @@ static const luaL_Reg core_functions[] = {
 
 static void open_into(lua_State *L, const char *name, void (*open)(lua_State *))
 {
-    if (!open) return;
     open(L);
     lua_setfield(L, -2, name);
 }

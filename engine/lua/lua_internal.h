@@ -88,20 +88,20 @@ struct rle_device *rle_lua_check_device(lua_State *L, int idx);
 struct rle_lua_handle;
 void rle_lua_scope_add(struct rle_lua_handle *h);
 void rle_lua_scope_remove(struct rle_lua_handle *h);
-/* Collector work for the bytes allocated since the last call; see memory.md. */
+/* Collector work for the bytes allocated since the last call; how much, is said in lua_memory.c. */
 void rle_lua_pay_debt(lua_State *L);
 
-/* ---- one opener a layer; weak while the layers arrive ---- */
+/* ---- one opener a layer ---- */
 void rle_lua_open_error(lua_State *L);
-RLE_WEAK void rle_lua_open_device(lua_State *L);
-RLE_WEAK void rle_lua_open_memory(lua_State *L);
-RLE_WEAK void rle_lua_open_tensor(lua_State *L);
-RLE_WEAK void rle_lua_open_nn(lua_State *L);
-RLE_WEAK void rle_lua_open_autograd(lua_State *L);
-RLE_WEAK void rle_lua_open_optim(lua_State *L);
-RLE_WEAK void rle_lua_open_env(lua_State *L);
-RLE_WEAK void rle_lua_open_rpc(lua_State *L);
-RLE_WEAK void rle_lua_open_io(lua_State *L);
-RLE_WEAK void rle_lua_open_launch(lua_State *L);
+void rle_lua_open_device(lua_State *L);
+void rle_lua_open_memory(lua_State *L);
+void rle_lua_open_tensor(lua_State *L);
+void rle_lua_open_nn(lua_State *L);
+void rle_lua_open_autograd(lua_State *L);
+void rle_lua_open_optim(lua_State *L);
+void rle_lua_open_env(lua_State *L);
+void rle_lua_open_rpc(lua_State *L);
+void rle_lua_open_io(lua_State *L);
+void rle_lua_open_launch(lua_State *L);
 
 #endif

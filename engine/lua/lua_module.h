@@ -9,8 +9,6 @@
 #include "base/status.h"
 #include "lua/lua_compat.h"
 
-#define RLE_WEAK __attribute__((weak))
-
 /* The module `rlengine.core`: returns its table. */
 int luaopen_rlengine_core(lua_State *L);
 
@@ -24,6 +22,6 @@ bool rle_lua_is_error(lua_State *L, int idx);
 /* Serve remote calls until descriptor `fd` is readable or a signal arrives, then return
  * true; false at once when this process has no worker (no rpc.init), so that the caller
  * waits by itself. May raise. The prompt waits for keys in it. */
-RLE_WEAK bool rle_lua_rpc_pump(lua_State *L, int fd);
+bool rle_lua_rpc_pump(lua_State *L, int fd);
 
 #endif

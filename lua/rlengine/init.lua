@@ -29,7 +29,6 @@ local aliases = {
 }
 
 local function load_tensor_functions()
-  if not core.tensor then return end
   for name, fn in pairs(require "rlengine.tensor") do
     if rl[name] == nil then rl[name] = fn end
   end
