@@ -108,20 +108,20 @@ static rle_status accumulate_leaf(rle_tensor *leaf, rle_tensor *g)
 }
 
 /* Count the edges that lead to each node reachable from root. */
-static rle_status count_edges(rle_node *root, uint32_t visit, stack *todo)
+static rle_status count_edges(rle_node *root, uint32_t visit, stack *work)
 {
     root->visit = visit;
     root->pending = 0;
-    RLE_TRY(push(todo, root));
-    while (todo->count) {
-        rle_node *n = todo->item[--todo->count];
+    RLE_TRY(push(work, root));
+    while (work->count) {
+        rle_node *n = work->item[--work->count];
         for (int i = 0; i < n->nin; i++) {
             rle_node *next = n->edge[i].node;
             if (!next) continue;
             if (next->visit != visit) {
                 next->visit = visit;
                 next->pending = 0;
-                RLE_TRY(push(todo, next));
+                RLE_TRY(push(work, next));
             }
             next->pending++;
         }
@@ -166,18 +166,18 @@ static rle_status run(rle_node *n, bool retain_graph, stack *ready)
 }
 
 /* Gradients that a failed pass left on nodes. */
-static void clear_grads(rle_node *root, uint32_t visit, stack *todo)
+static void clear_grads(rle_node *root, uint32_t visit, stack *work)
 {
-    todo->count = 0;
-    if (push(todo, root) != RLE_OK) return;
-    while (todo->count) {
-        rle_node *n = todo->item[--todo->count];
+    work->count = 0;
+    if (push(work, root) != RLE_OK) return;
+    while (work->count) {
+        rle_node *n = work->item[--work->count];
         n->visit = 0;
         rle_tensor_release(n->grad);
         n->grad = NULL;
         for (int i = 0; i < n->nin; i++) {
             rle_node *next = n->edge[i].node;
-            if (next && next->visit == visit && push(todo, next) != RLE_OK) return;
+            if (next && next->visit == visit && push(work, next) != RLE_OK) return;
         }
     }
 }
