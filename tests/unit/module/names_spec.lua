@@ -17,7 +17,7 @@ describe("rl", function()
   it("leaves no globals behind", function()
     local before = {}
     for key in pairs(_G) do before[key] = true end
-    for _, name in ipairs(getmetatable(rl).__names()) do local _ = rl[name] end
+    for _, name in ipairs(getmetatable(rl).__names()) do assert(rl[name]) end
     for key in pairs(_G) do assert.is_true(before[key], key) end
   end)
 end)
