@@ -226,7 +226,8 @@ static void keep(result *best, result r)
 
 static void show(const char *what, result r, result echo_result)
 {
-    printf("%-12s %8.0f round trips/s, %5.2f us of cpu; %3.0f %% and %3.0f %% of the echo's speed\n",
+    printf("%-12s %8.0f round trips/s, %5.2f us of cpu; "
+           "%3.0f %% and %3.0f %% of the echo's speed\n",
            what, r.rate, r.cpu * 1e6 / CALLS, 100 * r.rate / echo_result.rate,
            100 * echo_result.cpu / r.cpu);
 }
