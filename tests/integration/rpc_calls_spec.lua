@@ -367,6 +367,7 @@ rpc.register("pass_on", function()
   return rpc.to("test"):rpc_sync{ timeout = 50 }:left()
 end)
     ]])
+    rpc.rpc_sync("w", "ran") -- it is there: short deadlines begin after that
   end)
   after_each(function() group:finish() end)
 
