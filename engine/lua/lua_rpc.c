@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "tensor/tensor.h"
 
 rle_lua_rpc rle_lua_rpc_state = {.runnable_end = &rle_lua_rpc_state.runnable};
 
@@ -151,6 +152,12 @@ static int list_option(lua_State *L, const char *key)
     return n;
 }
 
+/* A tensor of a message that nobody read. */
+static void drop_tensor(void *handle)
+{
+    rle_tensor_release(handle);
+}
+
 /* Listen and connect; what fails undoes all. */
 static rle_status join(lua_State *L, rle_rpc *rpc, int listen, int connect, int64_t patience)
 {
@@ -230,6 +237,7 @@ static int rpc_init(lua_State *L)
     rle_status status = rle_rpc_new(&o, &rpc);
     rle_token_forget(&token);
     rle_lua_check(L, status);
+    rle_rpc_set_drop_handle(rpc, drop_tensor);
     s->rpc = rpc;
     s->generation++;
     rle_encoder_init(&s->encoder);

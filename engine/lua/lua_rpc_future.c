@@ -31,7 +31,7 @@ int rle_lua_push_results(lua_State *L, rle_future *f, rle_msg *m)
     rle_lua_rpc *s = &rle_lua_rpc_state;
     rle_decoder d;
     uint16_t count;
-    rle_decoder_init(&d, m->data, m->size, m->values, m->tensors);
+    rle_msg_decoder(m, &d);
     rle_lua_check(L, rle_decode_result_head(&d, &count));
     luaL_checkstack(L, count + 8, "results of a call");
     rle_peer *before = s->from; /* a finalizer may come here while others decode */

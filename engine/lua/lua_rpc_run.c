@@ -12,6 +12,8 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "device/device.h"
+#include "tensor/tensor.h"
 
 enum { POOL_MAX = 1024, CALL_DRAWS_LOG2 = 28 };
 
@@ -273,6 +275,28 @@ static void drop_object(lua_State *L, uint64_t object)
     if (lua_pcall(L, 1, 0, 0) != 0) lua_pop(L, 1); /* memory; it stays alive */
 }
 
+/* Tensors for the bytes of a long message, which are read straight into them. */
+static bool place_tensors(rle_rpc *rpc)
+{
+    rle_placement p;
+    void *data[RLE_WIRE_TENSORS], *handles[RLE_WIRE_TENSORS];
+    if (!rle_rpc_next_placement(rpc, &p)) return false;
+    rle_context *c = rle_context_current();
+    uint8_t owner = c->owner;
+    c->owner = RLE_OWNER_RPC;
+    for (int i = 0; i < p.count; i++) {
+        rle_tensor *t;
+        const rle_wire_tensor *w = &p.tensor[i];
+        bool made = rle_tensor_new(rle_device_cpu(), w->dtype, w->ndim, w->shape, &t) == RLE_OK;
+        handles[i] = made ? t : NULL;
+        data[i] = made ? t->a.data : NULL;
+    }
+    c->owner = owner;
+    if (!rle_rpc_place(rpc, &p, data, handles))
+        for (int i = 0; i < p.count; i++) rle_tensor_release(handles[i]);
+    return true;
+}
+
 /* The next of one kind that waits; false: there is none (any more). */
 static bool take_work(lua_State *L, unsigned kind)
 {
@@ -300,6 +324,8 @@ static bool take_work(lua_State *L, unsigned kind)
         start_call(L, in, &info, &decoder);
         return true;
     }
+    case RLE_WORK_PLACE:
+        return place_tensors(s->rpc);
     default: {
         uint64_t object = rle_rpc_next_dropped(s->rpc);
         if (!object) return false;

@@ -317,8 +317,13 @@ static void push_wide(lua_State *L, uint64_t v, bool is_unsigned)
 #endif
 }
 
-static void push_tensor(lua_State *L, const rle_wire_tensor *t)
+static void push_tensor(lua_State *L, rle_decoder *d, const rle_wire_tensor *t)
 {
+    rle_tensor *received = rle_take_handle(d, t);
+    if (received) {
+        rle_lua_push_tensor(L, received);
+        return;
+    }
     rle_context *c = rle_context_current();
     uint8_t owner = c->owner;
     rle_tensor **slot = rle_lua_new_tensor(L);
@@ -411,7 +416,7 @@ void rle_lua_decode(lua_State *L, rle_decoder *d)
         read_table(L, d, &v);
         break;
     case RLE_VALUE_TENSOR:
-        push_tensor(L, &v.u.tensor);
+        push_tensor(L, d, &v.u.tensor);
         break;
     case RLE_VALUE_REF:
         push_ref(L, &v.u.ref);

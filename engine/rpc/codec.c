@@ -256,6 +256,7 @@ void rle_decoder_init(rle_decoder *d, const uint8_t *body, size_t body_size, siz
     d->depth = 0;
     d->tensors = 0;
     d->tensors_declared = tensors;
+    d->placed = NULL;
 }
 
 static rle_status cut(void)
@@ -303,6 +304,15 @@ static void describe_shape(int ndim, const int64_t *shape, char *out, size_t siz
         used += (size_t)snprintf(out + used, size - used, "%s%" PRId64, i ? "x" : "", shape[i]);
 }
 
+static const void *placed_data(const rle_placed *placed, size_t at)
+{
+    for (int i = 0; i < placed->count; i++) {
+        const rle_placed_tensor *t = &placed->tensor[i];
+        if (at >= t->at && at < t->at + t->size) return t->data + (at - t->at);
+    }
+    return NULL; /* a tensor without elements */
+}
+
 static rle_status decode_tensor(rle_decoder *d, rle_value *out)
 {
     rle_wire_tensor *t = &out->u.tensor;
@@ -345,7 +355,8 @@ static rle_status decode_tensor(rle_decoder *d, rle_value *out)
     }
     t->size = (size_t)size;
     t->at = at;
-    t->data = d->body + at;
+    t->number = d->tensors;
+    t->data = d->placed ? placed_data(d->placed, at) : d->body + at;
     d->tensor_at = at + t->size;
     d->tensors++;
     out->kind = RLE_VALUE_TENSOR;

@@ -79,8 +79,23 @@ typedef struct rle_wire_tensor {
     int64_t shape[RLE_MAX_DIMS];
     size_t size;      /* bytes */
     size_t at;        /* place in the body, a multiple of 64 */
-    const void *data; /* row-major, in the message */
+    const void *data; /* row-major, in the message or where it was received */
+    int number;       /* among the message's tensors, from 0 */
 } rle_wire_tensor;
+
+/* Tensors of a long message that were received where they belong, instead of behind the
+ * values: one entry each, or one for all of them. */
+typedef struct rle_placed_tensor {
+    size_t at, size; /* in the body */
+    uint8_t *data;
+    void *handle; /* of whoever gave the memory; NULL: it lies in `block`, or was taken */
+} rle_placed_tensor;
+
+typedef struct rle_placed {
+    int count;
+    uint8_t *block; /* memory of those without a giver */
+    rle_placed_tensor tensor[];
+} rle_placed;
 
 typedef struct rle_value {
     rle_value_kind kind;
@@ -165,6 +180,7 @@ typedef struct rle_decoder {
     size_t body_size, tensor_at;
     uint32_t values_left;
     int depth, tensors, tensors_declared;
+    rle_placed *placed; /* NULL: the tensors lie in the body */
 } rle_decoder;
 
 /* `values` bytes of values at `body`, then tensors up to body_size. `body_size` may be more

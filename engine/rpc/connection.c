@@ -30,7 +30,7 @@ static rle_in_message **find_partial(rle_conn *conn, const rle_frame *f)
     return at;
 }
 
-/* Memory for a message that comes in pieces, or does not lie in one read. */
+/* Memory for a message that does not lie in one read. */
 static rle_status begin_message(rle_conn *conn, const rle_frame *f, rle_in_message **out)
 {
     if (*find_partial(conn, f))
@@ -39,13 +39,19 @@ static rle_status begin_message(rle_conn *conn, const rle_frame *f, rle_in_messa
     if (conn->partial_bytes + f->body > 2 * limit)
         return rle_fail(RLE_RESOURCE_EXHAUSTED,
                         "unfinished messages of more than %" PRIu64 " bytes", 2 * limit);
+    bool split = (f->flags & RLE_FLAG_MORE) && f->tensors;
+    size_t size = split ? f->values : f->body;
     rle_in_message *m = rle_malloc(sizeof *m);
-    uint8_t *body = m ? rle_malloc(f->body) : NULL;
+    uint8_t *body = m ? rle_malloc(size) : NULL;
     if (!body) {
         rle_free(m);
-        return rle_oom(f->body, "frame body");
+        return rle_oom(size, "frame body");
     }
-    *m = (rle_in_message){.next = conn->partial, .head = *f, .body = body};
+    *m = (rle_in_message){.next = conn->partial,
+                          .head = *f,
+                          .body = body,
+                          .split = split,
+                          .serial = ++conn->rpc->serials};
     conn->partial = m;
     conn->partial_bytes += f->body;
     *out = m;
@@ -72,74 +78,146 @@ static rle_status continue_message(rle_conn *conn, const rle_frame *f, rle_in_me
     return RLE_OK;
 }
 
-/* The header in `f` is good: where does the payload go? */
-static rle_status choose_target(rle_conn *conn)
+/* The header in conn->frame is good: its payload comes now. */
+static rle_status begin_frame(rle_conn *conn)
 {
     rle_frame *f = &conn->frame;
     conn->current = NULL;
+    conn->control = NULL;
     conn->payload_got = 0;
+    conn->payload_crc = 0;
     if (f->type == RLE_FRAME_CHUNK) {
         RLE_TRY(continue_message(conn, f, &conn->current));
     } else if (rle_frame_is_message(f)) {
         RLE_TRY(begin_message(conn, f, &conn->current));
     } else {
-        conn->target = rle_malloc(f->payload);
-        if (!conn->target) return rle_oom(f->payload, "control frame");
-        return RLE_OK;
+        conn->control = rle_malloc(f->payload);
+        if (!conn->control) return rle_oom(f->payload, "control frame");
     }
-    conn->target = conn->current->body + conn->current->got;
+    conn->in_frame = true;
     return RLE_OK;
 }
 
-static rle_status check_payload(const rle_frame *f, const uint8_t *payload)
+/* The values of `current` are there, its tensors need memory. */
+static bool needs_place(const rle_conn *conn)
 {
-    if ((f->flags & RLE_FLAG_BODY_CRC) && rle_crc32c(0, payload, f->payload) != f->crc)
-        return rle_fail(RLE_DATA_LOSS, "frame checksum mismatch");
-    return RLE_OK;
+    const rle_in_message *m = conn->current;
+    return m && m->split && !m->placed &&
+           m->got + conn->payload_got >= rle_align64(m->head.values);
 }
 
-/* A frame whose payload has been gathered in conn->target. */
+static uint8_t padding[RLE_TENSOR_ALIGN]; /* what lies between tensors; nobody reads it */
+
+/* Where the next bytes of a split message go: at most `n`, as one block. */
+static struct iovec split_target(const rle_in_message *m, size_t at, size_t n)
+{
+    size_t end = m->head.values;
+    uint8_t *to = m->body + at;
+    if (at >= end) {
+        /* Padding up to the next tensor, or the tensor that `at` lies in. */
+        to = padding;
+        end = rle_align64(at + 1);
+        for (int i = 0; m->placed && i < m->placed->count; i++) {
+            const rle_placed_tensor *t = &m->placed->tensor[i];
+            if (at < t->at || at >= t->at + t->size) continue;
+            to = t->data + (at - t->at);
+            end = t->at + t->size;
+        }
+    }
+    return (struct iovec){to, end - at < n ? end - at : n};
+}
+
+/* Where the next `n` bytes of the payload go, or as many of them as lie in one block. */
+static struct iovec target(const rle_conn *conn, size_t n)
+{
+    const rle_in_message *m = conn->current;
+    if (!m) return (struct iovec){conn->control + conn->payload_got, n};
+    size_t at = m->got + conn->payload_got;
+    return m->split ? split_target(m, at, n) : (struct iovec){m->body + at, n};
+}
+
+static void advance(rle_conn *conn, const void *bytes, size_t n)
+{
+    if (conn->frame.flags & RLE_FLAG_BODY_CRC)
+        conn->payload_crc = rle_crc32c(conn->payload_crc, bytes, n);
+    conn->payload_got += n;
+}
+
+static rle_status checksum_mismatch(void)
+{
+    return rle_fail(RLE_DATA_LOSS, "frame checksum mismatch");
+}
+
+/* All of the payload is there. */
 static rle_status finish_frame(rle_conn *conn)
 {
     rle_frame f = conn->frame;
-    uint8_t *payload = conn->target;
+    uint8_t *control = conn->control;
     rle_in_message *m = conn->current;
+    bool good = !(f.flags & RLE_FLAG_BODY_CRC) || conn->payload_crc == f.crc;
     conn->in_frame = false;
-    conn->target = NULL;
+    conn->control = NULL;
     conn->current = NULL;
-    rle_status s = check_payload(&f, payload);
     if (!m) {
-        if (s == RLE_OK) rle_dispatch_control(conn, &f, payload);
-        rle_free(payload);
-        return s;
+        if (good) rle_dispatch_control(conn, &f, control);
+        rle_free(control);
+        return good ? RLE_OK : checksum_mismatch();
     }
-    if (s != RLE_OK) return s;
+    if (!good) return checksum_mismatch();
     m->got += f.payload;
     if (m->got < m->head.body) return RLE_OK;
     rle_frame head = m->head;
     uint8_t *body = m->body;
+    rle_placed *placed = m->placed;
     end_message(conn, m);
-    rle_dispatch_message(conn, &head, body, body);
+    rle_dispatch_message(conn, &head, body, body, placed);
     return RLE_OK;
 }
 
-/* A frame that lies whole in what was read. */
+/* A frame that lies whole in what was read, and is no part of a longer message. */
 static rle_status whole_frame(rle_conn *conn, const uint8_t *payload)
 {
-    rle_frame *f = &conn->frame;
-    RLE_TRY(check_payload(f, payload));
-    if (rle_frame_is_message(f) && !(f->flags & RLE_FLAG_MORE)) {
-        rle_dispatch_message(conn, f, payload, NULL);
-        return RLE_OK;
-    }
-    if (!rle_frame_is_message(f) && f->type != RLE_FRAME_CHUNK) {
+    const rle_frame *f = &conn->frame;
+    if ((f->flags & RLE_FLAG_BODY_CRC) && rle_crc32c(0, payload, f->payload) != f->crc)
+        return checksum_mismatch();
+    if (rle_frame_is_message(f))
+        rle_dispatch_message(conn, f, payload, NULL, NULL);
+    else
         rle_dispatch_control(conn, f, payload);
-        return RLE_OK;
+    return RLE_OK;
+}
+
+/* ---- places for tensors ---- */
+
+/* The owner is asked when its turn is over; what has been read already is kept. */
+static rle_status ask_for_place(rle_conn *conn, const uint8_t *p, size_t n)
+{
+    if (n) {
+        conn->kept = rle_malloc(n);
+        if (!conn->kept) return rle_oom(n, "frame body");
+        memcpy(conn->kept, p, n);
+        conn->kept_size = n;
     }
-    RLE_TRY(choose_target(conn));
-    memcpy(conn->target, payload, f->payload);
-    conn->frame.flags &= (uint16_t)~RLE_FLAG_BODY_CRC; /* checked above */
-    return finish_frame(conn);
+    conn->placing = true;
+    conn->rpc->placements++;
+    return RLE_OK;
+}
+
+/* Without the owner: one block of our own, the tensors in it as they lie in the body. */
+static rle_status place_here(rle_conn *conn)
+{
+    rle_in_message *m = conn->current;
+    size_t begin = rle_align64(m->head.values), size = m->head.body - begin;
+    rle_placed *placed = rle_malloc(sizeof *placed + sizeof(rle_placed_tensor));
+    uint8_t *block = placed ? rle_malloc(size) : NULL;
+    if (!block) {
+        rle_free(placed);
+        return rle_oom(size, "frame body");
+    }
+    *placed = (rle_placed){.count = 1, .block = block};
+    placed->tensor[0] = (rle_placed_tensor){.at = begin, .size = size, .data = block};
+    m->placed = placed;
+    return RLE_OK;
 }
 
 static rle_status header_arrived(rle_conn *conn, const uint8_t *head)
@@ -150,19 +228,35 @@ static rle_status header_arrived(rle_conn *conn, const uint8_t *head)
     return rle_dispatch_check(conn, &conn->frame);
 }
 
+static rle_status parse_payload(rle_conn *conn, const uint8_t **at, const uint8_t *end)
+{
+    const uint8_t *p = *at;
+    while (conn->payload_got < conn->frame.payload && p < end) {
+        if (needs_place(conn)) {
+            if (!rle_evloop_on_guard() && conn->rpc->drop_handle) {
+                *at = end;
+                return ask_for_place(conn, p, (size_t)(end - p));
+            }
+            RLE_TRY(place_here(conn));
+        }
+        size_t miss = conn->frame.payload - conn->payload_got;
+        struct iovec to = target(conn, miss < (size_t)(end - p) ? miss : (size_t)(end - p));
+        memcpy(to.iov_base, p, to.iov_len);
+        advance(conn, p, to.iov_len);
+        p += to.iov_len;
+    }
+    *at = p;
+    return conn->payload_got == conn->frame.payload ? finish_frame(conn) : RLE_OK;
+}
+
 /* Frames out of `n` bytes at `p`. Stops early when the connection is closed. */
 static rle_status parse(rle_conn *conn, const uint8_t *p, size_t n)
 {
     const uint8_t *end = p + n;
     while (conn->state != RLE_CONN_DEAD) {
         if (conn->in_frame) {
-            size_t miss = conn->frame.payload - conn->payload_got;
-            size_t take = miss < (size_t)(end - p) ? miss : (size_t)(end - p);
-            memcpy(conn->target + conn->payload_got, p, take);
-            conn->payload_got += take;
-            p += take;
-            if (take < miss) return RLE_OK;
-            RLE_TRY(finish_frame(conn));
+            if (p == end) return RLE_OK;
+            RLE_TRY(parse_payload(conn, &p, end));
             continue;
         }
         const uint8_t *head = p;
@@ -186,15 +280,32 @@ static rle_status parse(rle_conn *conn, const uint8_t *p, size_t n)
             p += RLE_FRAME_HEADER;
         }
         RLE_TRY(header_arrived(conn, head));
-        if ((size_t)(end - p) >= conn->frame.payload) {
+        bool piece = conn->frame.type == RLE_FRAME_CHUNK || (conn->frame.flags & RLE_FLAG_MORE);
+        if (!piece && (size_t)(end - p) >= conn->frame.payload) {
             RLE_TRY(whole_frame(conn, p));
             p += conn->frame.payload;
         } else {
-            RLE_TRY(choose_target(conn));
-            conn->in_frame = true;
+            RLE_TRY(begin_frame(conn));
         }
     }
     return RLE_OK;
+}
+
+void rle_conn_placed(rle_conn *conn, rle_placed *placed)
+{
+    uint8_t *kept = conn->kept;
+    size_t n = conn->kept_size;
+    conn->placing = false;
+    conn->rpc->placements--;
+    conn->kept = NULL;
+    conn->kept_size = 0;
+    conn->current->placed = placed;
+    rle_status s = placed ? RLE_OK : place_here(conn);
+    conn->rpc->no_borrow = true; /* `kept` goes away */
+    if (s == RLE_OK && n) s = parse(conn, kept, n);
+    conn->rpc->no_borrow = false;
+    rle_free(kept);
+    if (s != RLE_OK) rle_conn_reject(conn);
 }
 
 static void end_of_stream(rle_conn *conn)
@@ -222,14 +333,24 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
         size_t room = RLE_SCRATCH_SIZE - used;
         if (room < RLE_SCRATCH_MIN_READ) return; /* the next turn has it all again */
         uint8_t *scratch = (guard ? rpc->guard_scratch : rpc->scratch) + used;
+        if (conn->placing) {
+            if (!guard) return; /* the owner is asked first */
+            rle_conn_placed(conn, NULL);
+            continue;
+        }
         struct iovec iov[2];
         int n = 0;
         size_t miss = 0;
-        if (conn->in_frame) {
-            miss = conn->frame.payload - conn->payload_got;
-            iov[n++] = (struct iovec){conn->target + conn->payload_got, miss};
+        if (conn->in_frame && !needs_place(conn)) {
+            iov[n] = target(conn, conn->frame.payload - conn->payload_got);
+            miss = iov[n++].iov_len;
         }
-        iov[n++] = (struct iovec){scratch, room};
+        /* What follows the frame goes into the scratch block; but not what follows this
+         * block of a frame whose next one lies elsewhere. */
+        if (conn->payload_got + miss == conn->frame.payload || !miss)
+            iov[n++] = (struct iovec){scratch, room};
+        else
+            room = 0;
         ssize_t got = conn->transport.ops->readv(&conn->transport, iov, n);
         if (got < 0) {
             if (errno == EAGAIN) return;
@@ -248,7 +369,7 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
         size_t borrowed = rpc->borrowed_count;
         rle_status s = RLE_OK;
         if (direct) {
-            conn->payload_got += direct;
+            advance(conn, iov[0].iov_base, direct);
             if (conn->payload_got == conn->frame.payload) s = finish_frame(conn);
         }
         if (s == RLE_OK && more) s = parse(conn, scratch, more);
@@ -259,7 +380,7 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
             rle_conn_reject(conn);
             return;
         }
-        if (more < room) return;
+        if ((size_t)got < miss + room) return;
     }
 }
 
@@ -334,11 +455,16 @@ static void drop_buffers(rle_conn *conn)
         rle_free(m);
     }
     conn->long_last = &conn->long_first;
-    if (conn->in_frame && !conn->current) rle_free(conn->target);
-    conn->in_frame = false;
+    rle_free(conn->control);
+    rle_free(conn->kept);
+    conn->control = conn->kept = NULL;
+    conn->kept_size = 0;
+    if (conn->placing) conn->rpc->placements--;
+    conn->placing = conn->in_frame = false;
     while (conn->partial) {
         rle_in_message *m = conn->partial;
         conn->partial = m->next;
+        rle_placed_free(conn->rpc, m->placed);
         rle_free(m->body);
         rle_free(m);
     }

@@ -146,13 +146,15 @@ void rle_dispatch_control(rle_conn *conn, const rle_frame *f, const uint8_t *pay
     }
 }
 
-void rle_dispatch_message(rle_conn *conn, const rle_frame *f, const uint8_t *body, void *block)
+void rle_dispatch_message(rle_conn *conn, const rle_frame *f, const uint8_t *body, void *block,
+                          rle_placed *placed)
 {
     rle_msg m = {.data = body,
                      .size = f->body,
                      .values = f->values,
                      .tensors = f->tensors,
-                     .block = block};
+                     .block = block,
+                     .placed = placed};
     if (f->type == RLE_FRAME_CALL) {
         rle_incoming_new(conn, f, &m);
         return;

@@ -120,8 +120,7 @@ static void note_object(rle_future *f)
     rle_decoder d;
     uint16_t count;
     rle_value v;
-    rle_decoder_init(&d, f->message.data, f->message.size, f->message.values,
-                     f->message.tensors);
+    rle_msg_decoder(&f->message, &d);
     if (rle_decode_result_head(&d, &count) == RLE_OK && count >= 1 &&
         rle_decode(&d, &v) == RLE_OK && v.kind == RLE_VALUE_REF &&
         v.u.ref.kind == RLE_REF_SENDERS)

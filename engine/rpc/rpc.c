@@ -36,7 +36,7 @@ rle_status rle_message_keep(rle_rpc *rpc, const rle_msg *m, rle_msg *keep)
         keep->borrowed = 0;
         return RLE_OK;
     }
-    if (rle_evloop_on_guard()) return copy_out(m, keep);
+    if (rle_evloop_on_guard() || rpc->no_borrow) return copy_out(m, keep);
     if (rpc->borrowed_count == rpc->borrowed_cap) {
         size_t cap = rpc->borrowed_cap * 2;
         rle_msg **list = rle_realloc(rpc->borrowed, cap * sizeof *list);
@@ -75,13 +75,43 @@ void rle_message_drop_bytes(rle_rpc *rpc, rle_msg *m)
 {
     if (m->borrowed) unborrow(rpc, m);
     rle_free(m->block);
+    rle_placed_free(rpc, m->placed);
     *m = (rle_msg){0};
+}
+
+void rle_msg_decoder(const rle_msg *m, rle_decoder *d)
+{
+    rle_decoder_init(d, m->data, m->size, m->values, m->tensors);
+    d->placed = m->placed;
+}
+
+/* The guard may come here: tensors are for the owner to let go of. */
+void rle_placed_free(rle_rpc *rpc, rle_placed *placed)
+{
+    if (!placed) return;
+    for (int i = 0; i < placed->count; i++) {
+        if (!placed->tensor[i].handle) continue;
+        if (rpc->orphan_count == rpc->orphan_cap) {
+            size_t cap = rpc->orphan_cap ? rpc->orphan_cap * 2 : 64;
+            void **list = rle_realloc(rpc->orphans, cap * sizeof *list);
+            if (!list) {
+                rle_log(RLE_LOG_ERROR, "out of memory: a received tensor stays");
+                continue;
+            }
+            rpc->orphans = list;
+            rpc->orphan_cap = cap;
+        }
+        rpc->orphans[rpc->orphan_count++] = placed->tensor[i].handle;
+    }
+    rle_free(placed->block);
+    rle_free(placed);
 }
 
 /* ---- entering ---- */
 
 static void empty_trash(rle_rpc *rpc)
 {
+    while (rpc->orphan_count) rpc->drop_handle(rpc->orphans[--rpc->orphan_count]);
     while (rpc->discarded) {
         rle_future *f = rpc->discarded;
         rpc->discarded = f->next_discarded;
@@ -109,7 +139,7 @@ static void empty_trash(rle_rpc *rpc)
 void rle_rpc_enter(rle_rpc *rpc)
 {
     rle_evloop_lock(&rpc->loop);
-    if (rpc->trash_count || rpc->discarded) empty_trash(rpc);
+    if (rpc->trash_count || rpc->discarded || rpc->orphan_count) empty_trash(rpc);
 }
 
 static void throw_away(rle_rpc *rpc, rle_trash t)
@@ -338,7 +368,8 @@ static unsigned work(rle_rpc *rpc)
 {
     return (rpc->ready ? RLE_WORK_READY : 0) | (rpc->cancelled ? RLE_WORK_CANCELLED : 0) |
            (rle_rpc_can_start(rpc) ? RLE_WORK_CALL : 0) |
-           (rpc->dropped_count ? RLE_WORK_DROPPED : 0);
+           (rpc->dropped_count ? RLE_WORK_DROPPED : 0) |
+           (rpc->placements ? RLE_WORK_PLACE : 0);
 }
 
 unsigned rle_rpc_turn(rle_rpc *rpc, bool block)
@@ -400,6 +431,98 @@ rle_status rle_rpc_watch(rle_rpc *rpc, int fd, bool *readable)
     }
     rle_rpc_leave(rpc);
     return s;
+}
+
+/* ---- places for tensors ---- */
+
+void rle_rpc_set_drop_handle(rle_rpc *rpc, void (*drop)(void *handle))
+{
+    rpc->drop_handle = drop;
+}
+
+static void note_tensor(void *self, const rle_value *v)
+{
+    rle_placement *p = self;
+    if (v->kind == RLE_VALUE_TENSOR && p->count < RLE_WIRE_TENSORS)
+        p->tensor[p->count++] = v->u.tensor;
+}
+
+/* The tensors its values name. */
+static rle_status list_tensors(const rle_in_message *m, rle_placement *p)
+{
+    rle_decoder d;
+    uint16_t count;
+    p->count = 0;
+    p->serial = m->serial;
+    rle_decoder_init(&d, m->body, m->head.body, m->head.values, m->head.tensors);
+    if (m->head.type == RLE_FRAME_CALL) {
+        rle_call_head head;
+        RLE_TRY(rle_decode_call_head(&d, &head));
+        count = head.args;
+    } else {
+        RLE_TRY(rle_decode_result_head(&d, &count));
+    }
+    for (; count; count--) RLE_TRY(rle_decode_skip(&d, note_tensor, p));
+    return rle_decode_end(&d);
+}
+
+bool rle_rpc_next_placement(rle_rpc *rpc, rle_placement *p)
+{
+    bool found = false;
+    rle_rpc_enter(rpc);
+    for (rle_conn *conn = rpc->conns; conn && !found; conn = conn->next) {
+        if (!conn->placing) continue;
+        /* Malformed values get no memory; whoever reads the message will say so. */
+        found = list_tensors(conn->current, p) == RLE_OK;
+        if (!found) rle_conn_placed(conn, NULL);
+        break;
+    }
+    rle_rpc_leave(rpc);
+    return found;
+}
+
+static rle_placed *make_placed(const rle_placement *p, void *const *data, void *const *handles)
+{
+    size_t size = sizeof(rle_placed) + (size_t)p->count * sizeof(rle_placed_tensor), own = 0;
+    rle_placed *placed = rle_malloc(size);
+    if (!placed) return NULL;
+    *placed = (rle_placed){.count = p->count};
+    for (int i = 0; i < p->count; i++) {
+        placed->tensor[i] = (rle_placed_tensor){.at = p->tensor[i].at,
+                                                .size = p->tensor[i].size,
+                                                .data = data[i],
+                                                .handle = handles[i]};
+        if (!data[i]) own += rle_align64(p->tensor[i].size);
+    }
+    if (!own) return placed;
+    placed->block = rle_malloc(own);
+    if (!placed->block) {
+        rle_free(placed);
+        return NULL;
+    }
+    own = 0;
+    for (int i = 0; i < p->count; i++) {
+        if (placed->tensor[i].data) continue;
+        placed->tensor[i].data = placed->block + own;
+        own += rle_align64(p->tensor[i].size);
+    }
+    return placed;
+}
+
+bool rle_rpc_place(rle_rpc *rpc, const rle_placement *p, void *const *data,
+                   void *const *handles)
+{
+    bool placed_them = false;
+    rle_rpc_enter(rpc);
+    rle_conn *conn = rpc->conns;
+    while (conn && !(conn->placing && conn->current->serial == p->serial)) conn = conn->next;
+    if (conn) {
+        rle_placed *placed = make_placed(p, data, handles);
+        placed_them = placed != NULL;
+        rle_conn_placed(conn, placed);
+    }
+    rle_rpc_leave(rpc);
+    return placed_them;
 }
 
 /* ---- stopping ---- */
@@ -556,7 +679,7 @@ void rle_rpc_free(rle_rpc *rpc)
             rle_peer_fail_held(p, RLE_UNAVAILABLE, "this worker is stopping and did not send ",
                                " (outcome: not executed)");
     rle_rpc_leave(rpc);
-    rle_rpc_enter(rpc);
+    rle_rpc_enter(rpc); /* lets go of what the closing left */
     rle_timer_disarm(&rpc->loop, &rpc->tick);
     rle_timer_disarm(&rpc->loop, &rpc->accept_timer);
     if (rpc->watch_event) event_free(rpc->watch_event);
@@ -574,6 +697,7 @@ void rle_rpc_free(rle_rpc *rpc)
         rle_free(t);
     }
     rle_future_free_all(rpc);
+    empty_trash(rpc); /* tensors of results nobody read */
     RLE_MAP_EACH(&rpc->peers, slot)
         for (rle_peer *p = slot->v.pointer, *next; p; p = next) {
             next = p->next_same;
@@ -588,6 +712,7 @@ void rle_rpc_free(rle_rpc *rpc)
     rle_free(rpc->borrowed);
     rle_free(rpc->dropped);
     rle_free(rpc->trash);
+    rle_free(rpc->orphans);
     rle_free(rpc->scratch);
     rle_free(rpc->guard_scratch);
     rle_free(rpc->allow_uids);

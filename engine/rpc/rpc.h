@@ -77,7 +77,13 @@ bool rle_rpc_flushed(rle_rpc *rpc);
 
 /* Run the loop once. Returns what waits to be taken from the queues: a set of RLE_WORK_*.
  * `block`: until something happens; when something waits already, do nothing. */
-enum { RLE_WORK_READY = 1, RLE_WORK_CANCELLED = 2, RLE_WORK_CALL = 4, RLE_WORK_DROPPED = 8 };
+enum {
+    RLE_WORK_READY = 1,
+    RLE_WORK_CANCELLED = 2,
+    RLE_WORK_CALL = 4,
+    RLE_WORK_DROPPED = 8,
+    RLE_WORK_PLACE = 16
+};
 unsigned rle_rpc_turn(rle_rpc *rpc, bool block);
 /* Read and write what is possible now when the loop has not run for 10 ms. Cheap. */
 void rle_rpc_breathe(rle_rpc *rpc);
@@ -148,7 +154,40 @@ typedef struct rle_msg {
     int tensors;
     void *block;     /* owned memory, or NULL */
     size_t borrowed; /* place in the list of borrowed ones + 1, or 0 */
+    rle_placed *placed; /* where its tensors lie when not behind the values, or NULL */
 } rle_msg;
+
+/* A decoder of its values. */
+void rle_msg_decoder(const rle_msg *m, rle_decoder *d);
+
+/* ---- where tensors of long messages go ----
+ *
+ * When the values of a message that comes in chunks are there, the owner is asked for memory
+ * for its tensors, and they are read straight into it. The guard, which must not touch a
+ * device, reads into blocks of its own. */
+
+typedef struct rle_placement {
+    uint64_t serial; /* of the message */
+    int count;
+    rle_wire_tensor tensor[RLE_WIRE_TENSORS]; /* dtype, shape and size are set */
+} rle_placement;
+
+/* The next message that waits for it (RLE_WORK_PLACE); false: none. Then rle_rpc_place. */
+bool rle_rpc_next_placement(rle_rpc *rpc, rle_placement *p);
+/* Memory for each tensor, and a handle that stands for it; both NULL for those that have to
+ * do with a block of ours. False when the message is gone: the handles stay the caller's. */
+bool rle_rpc_place(rle_rpc *rpc, const rle_placement *p, void *const *data,
+                   void *const *handles);
+/* How a handle is let go that no reader has taken; called on the owner's thread. */
+void rle_rpc_set_drop_handle(rle_rpc *rpc, void (*drop)(void *handle));
+/* The reader takes the handle of a tensor over; NULL: its bytes are to be copied. */
+static inline void *rle_take_handle(rle_decoder *d, const rle_wire_tensor *t)
+{
+    if (!d->placed || t->number >= d->placed->count) return NULL;
+    void *handle = d->placed->tensor[t->number].handle;
+    d->placed->tensor[t->number].handle = NULL;
+    return handle;
+}
 
 /* An error as it crosses: the body of an ERROR frame. Texts are not terminated. */
 typedef enum {

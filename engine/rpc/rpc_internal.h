@@ -104,12 +104,16 @@ typedef struct rle_out_message {
     size_t size, sent;
 } rle_out_message;
 
-/* A long message on its way in. */
+/* A message on its way in that does not lie in one read. */
 typedef struct rle_in_message {
     struct rle_in_message *next;
     rle_frame head;
-    uint8_t *body; /* owned */
-    size_t got;
+    uint8_t *body; /* owned: all of it; when split, the values */
+    size_t got;    /* of frames that are complete */
+    /* It comes in chunks and has tensors: they get memory when the values are there. */
+    bool split;
+    rle_placed *placed;
+    uint64_t serial;
 } rle_in_message;
 
 typedef struct rle_greeting {
@@ -162,11 +166,16 @@ struct rle_conn {
     size_t head_got;
     bool in_frame;
     rle_frame frame;         /* being read */
-    uint8_t *target;         /* where its payload goes */
     size_t payload_got;
-    rle_in_message *current; /* target lies in it, or NULL: target is an own block */
+    uint32_t payload_crc;
+    uint8_t *control;        /* payload of a control frame */
+    rle_in_message *current; /* the message its payload belongs to, or NULL */
     rle_in_message *partial;
     uint64_t partial_bytes;
+    /* `current` waits for rle_rpc_place; what was read behind its values is kept. */
+    bool placing;
+    uint8_t *kept;
+    size_t kept_size;
 
     /* out */
     uint8_t *out;
@@ -301,6 +310,7 @@ struct rle_rpc {
     uint8_t *scratch, *guard_scratch;
     size_t scratch_used;
     rle_msg **borrowed;
+    bool no_borrow; /* what is being parsed does not lie in the scratch block */
     size_t borrowed_count, borrowed_cap;
 
     rle_incoming *queue, **queue_end; /* calls that wait to be started */
@@ -314,6 +324,13 @@ struct rle_rpc {
     uint64_t *dropped;
     size_t dropped_count, dropped_cap;
     rle_ticket *tickets;
+
+    /* Tensors that nobody read, for the owner to let go of. */
+    void **orphans;
+    size_t orphan_count, orphan_cap;
+    void (*drop_handle)(void *handle);
+    size_t placements; /* connections that wait for rle_rpc_place */
+    uint64_t serials;
 
     /* Left by finalizers, which may not lock; only the owner touches them. */
     rle_trash *trash;
@@ -376,6 +393,9 @@ void rle_conn_reject(rle_conn *conn);
 /* Close; `reason` ("end of stream") goes into messages and, unless `quiet`, the log. */
 void rle_conn_close(rle_conn *conn, const char *reason, bool quiet);
 void rle_conn_free_dead(rle_rpc *rpc);
+/* Memory is there (or not: NULL): go on with what was kept. */
+void rle_conn_placed(rle_conn *conn, rle_placed *placed);
+void rle_placed_free(rle_rpc *rpc, rle_placed *placed); /* NULL is fine */
 const char *rle_conn_name(const rle_conn *conn); /* of the worker, or the address */
 
 /* ---- handshake.c ---- */
@@ -403,7 +423,8 @@ rle_status rle_dispatch_check(rle_conn *conn, const rle_frame *f);
 void rle_dispatch_control(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
 /* A whole message. `block`: its memory, taken over; NULL: it lies in the scratch of the
  * thread that runs the loop. */
-void rle_dispatch_message(rle_conn *conn, const rle_frame *f, const uint8_t *body, void *block);
+void rle_dispatch_message(rle_conn *conn, const rle_frame *f, const uint8_t *body, void *block,
+                          rle_placed *placed);
 static inline bool rle_frame_is_message(const rle_frame *f)
 {
     return f->type == RLE_FRAME_CALL || f->type == RLE_FRAME_RESULT ||

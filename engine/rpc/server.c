@@ -165,7 +165,7 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     bool nested = f->flags & RLE_FLAG_NESTED;
     rle_decoder d;
     rle_call_head head;
-    rle_decoder_init(&d, m->data, m->size, m->values, m->tensors);
+    rle_msg_decoder(m, &d);
     rle_status s = rle_decode_call_head(&d, &head);
     if (s == RLE_OK && !nested && conn->incoming_counted >= (size_t)rpc->o.max_credits)
         s = rle_fail(RLE_INVALID_ARGUMENT, "more than %d calls open", rpc->o.max_credits);
@@ -306,7 +306,7 @@ rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decod
                                     .number = in->number,
                                     .incarnation = in->incarnation};
         const rle_msg *m = &in->message;
-        rle_decoder_init(decoder, m->data, m->size, m->values, m->tensors);
+        rle_msg_decoder(m, decoder);
         decoder->r.p += in->args_at;
         break;
     }

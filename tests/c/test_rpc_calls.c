@@ -435,6 +435,119 @@ static void messages_over_the_receivers_limit_are_not_sent(void **state)
     free_pair(&p);
 }
 
+/* ---- tensors received where they belong ---- */
+
+static int handles_live;
+
+static void drop_handle(void *handle)
+{
+    handles_live--;
+    free(handle);
+}
+
+/* A call with three tensors of n bytes, each filled with its number. */
+static rle_future *send_tensors(pair *p, size_t n)
+{
+    rle_encoder e;
+    uint8_t *data[3];
+    rle_encoder_init(&e);
+    begin_call(&e, "put", 3);
+    for (int i = 0; i < 3; i++) {
+        data[i] = malloc(n);
+        memset(data[i], i + 1, n);
+        rle_array a = {.data = data[i], .dtype = RLE_U8, .ndim = 1, .shape = {(int64_t)n}};
+        rle_array_set_contiguous(&a);
+        assert_int_equal(rle_encode_tensor(&e, &a, NULL), RLE_OK);
+    }
+    rle_future *f = call_with(p->b, p->to_a, "put", &e, 0, false);
+    rle_encoder_fini(&e);
+    for (int i = 0; i < 3; i++) free(data[i]);
+    return f;
+}
+
+/* Serve what is asked for: memory for the tensors whose bit is set in `give`. */
+static void give_places(rle_rpc *rpc, int give, int *asked)
+{
+    rle_placement placement;
+    while (rle_rpc_next_placement(rpc, &placement)) {
+        void *data[RLE_WIRE_TENSORS], *handles[RLE_WIRE_TENSORS];
+        *asked += placement.count;
+        for (int i = 0; i < placement.count; i++) {
+            data[i] = handles[i] = give >> i & 1 ? malloc(placement.tensor[i].size) : NULL;
+            handles_live += handles[i] != NULL;
+        }
+        if (rle_rpc_place(rpc, &placement, data, handles)) continue;
+        for (int i = 0; i < placement.count; i++)
+            if (handles[i]) drop_handle(handles[i]);
+    }
+}
+
+static void tensors_of_long_messages_get_memory_first(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    rle_rpc_set_drop_handle(p.a, drop_handle);
+    handles_live = 0;
+    for (int give = 0; give < 8; give++) {
+        size_t n = 300001;
+        int asked = 0;
+        rle_future *f = send_tensors(&p, n);
+        rle_incoming_info info;
+        rle_decoder d;
+        rle_incoming *in = NULL;
+        for (int i = 0; i < 2000 && !in; i++) {
+            turns(&p, 1);
+            give_places(p.a, give, &asked);
+            in = rle_rpc_next_call(p.a, &info, &d);
+        }
+        assert_non_null(in);
+        assert_int_equal(asked, 3);
+        for (int i = 0; i < 3; i++) {
+            rle_value v;
+            assert_int_equal(rle_decode(&d, &v), RLE_OK);
+            const uint8_t *got = v.u.tensor.data;
+            for (size_t k = 0; k < n; k++) assert_int_equal(got[k], i + 1);
+            void *handle = i == 1 ? rle_take_handle(&d, &v.u.tensor) : NULL;
+            if (i == 1) assert_true((handle != NULL) == (give >> 1 & 1));
+            if (handle) {
+                assert_ptr_equal(handle, got);
+                drop_handle(handle); /* the reader's now */
+            }
+        }
+        assert_int_equal(rle_decode_end(&d), RLE_OK);
+        rle_incoming_read(p.a, in);
+        rle_encoder e;
+        rle_encoder_init(&e);
+        rle_encode_result_head(&e, 0);
+        assert_int_equal(rle_incoming_reply(p.a, in, &e), RLE_OK);
+        rle_encoder_fini(&e);
+        turns(&p, 3);
+        rle_future_release(p.b, f);
+        assert_int_equal(handles_live, 0); /* those not taken were let go of */
+    }
+    /* The sender dies while a message is under way, before and after memory was given. */
+    for (int round = 0; round < 6; round++) {
+        rle_future *f = send_tensors(&p, 300001);
+        rle_future_release(p.b, f);
+        int asked = 0;
+        for (int i = 0; i < round; i++) {
+            rle_rpc_turn(p.a, false);
+            if (i > 1) give_places(p.a, 5, &asked);
+        }
+        rle_rpc_free(p.b);
+        for (int i = 0; i < 10; i++) rle_rpc_turn(p.a, false);
+        give_places(p.a, 7, &asked);
+        rle_incoming_info info;
+        rle_decoder d;
+        assert_null(rle_rpc_next_call(p.a, &info, &d));
+        assert_int_equal(handles_live, 0);
+        p.b = worker("b", NULL);
+        p.to_a = link_to(p.b, p.a);
+    }
+    free_pair(&p);
+    assert_int_equal(handles_live, 0);
+}
+
 /* ---- references ---- */
 
 static void references_are_counted_by_connection(void **state)
@@ -520,6 +633,7 @@ int main(void)
         TEST(goodbyes_are_no_losses),
         TEST(long_messages_travel_in_pieces),
         TEST(messages_over_the_receivers_limit_are_not_sent),
+        TEST(tensors_of_long_messages_get_memory_first),
         TEST(references_are_counted_by_connection),
         TEST(tickets_are_good_once),
     };

@@ -85,6 +85,39 @@ describe("values", function()
     assert.is_true(back:eq(big):all():item())
   end)
 
+  it("of tensors are received where they stay", function()
+    local device = rl.device "cpu"
+    local list = {}
+    for i = 1, 5 do list[i] = rl.rand(100000 + i) end
+    local back = rpc.rpc_sync("w", "echo", { list, "and", { more = list[1] } }, list[2])
+    for i = 1, 5 do assert.is_true(back[1][i]:eq(list[i]):all():item()) end
+    assert.is_true(back[3].more:eq(list[1]):all():item())
+    -- What nobody reads is given back: a late result, a result dropped, a connection lost.
+    back, list = nil, rl.rand(1000000) -- luacheck: ignore
+    collectgarbage()
+    collectgarbage()
+    local before = rl.memory.allocated(device)
+    for _ = 1, 5 do
+      rpc.rpc_async("w", "echo", list)
+      local f = rpc.to("w"):rpc_async { timeout = 0.001 }:echo(list)
+      pcall(f.wait, f)
+      rpc.rpc_sync("w", "echo", list)
+    end
+    assert.is_true(workers.eventually(function()
+      collectgarbage()
+      return rpc.counters().futures == 0 and rl.memory.allocated(device) == before
+    end))
+    local w = group:start("dies", ECHO)
+    rpc.rpc_sync("dies", "echo")
+    for _ = 1, 5 do rpc.rpc_async("dies", "echo", list) end
+    for _ = 1, 3 do rpc.sleep(0) end
+    w:kill()
+    assert.is_true(workers.eventually(function()
+      collectgarbage()
+      return rpc.counters().futures == 0 and rl.memory.allocated(device) == before
+    end))
+  end)
+
   it("that cannot cross are named, and nothing is lost", function()
     local loop = {}
     loop.x = loop
@@ -205,9 +238,11 @@ rpc.register("fail", function(text) error(text, 0) end)
 local rpc = require("rlengine").rpc
 rpc.init{ name = "x", connect = %q, token = %q }
 rpc.rpc_async("test", "nothing")
-rpc.sleep(0.1)
-collectgarbage() collectgarbage()
-rpc.sleep(0.05)
+for _ = 1, 1000 do
+  rpc.sleep(0.005)
+  collectgarbage()
+  if rpc.counters().futures == 0 then break end
+end
 rpc.shutdown()
 ]]):format(group.address, workers.token))
     local w = group:run(path, "x")

@@ -55,15 +55,16 @@ describe("a worker that dies", function()
 
   it("cancels what it had asked for", function()
     local group = workers.group()
-    local ended
+    local begun, ended
     rpc.register("long", function()
+      begun = true
       local ok, err = pcall(rpc.sleep, 30)
       ended = { ok, err.code, rpc.cancelled() }
     end)
     local w = group:start("w", [[
       rpc.register("ask", function() return rpc.rpc_sync("test", "long") end)]])
     local f = rpc.rpc_async("w", "ask")
-    rpc.sleep(0.1)
+    assert.is_true(workers.eventually(function() return begun end))
     w:kill(signal.SIGKILL)
     fails(f.wait, f)
     assert.is_true(workers.eventually(function() return ended end))
@@ -104,7 +105,6 @@ rpc.shutdown()
     local w = group:start("w", BASIC)
     rpc.rpc_sync("w", "echo")
     local f = rpc.rpc_async("w", "sleep", 30)
-    rpc.sleep(0.05)
     w:kill(signal.SIGSTOP)
     local err = fails(f.wait, f)
     assert.equal('UNAVAILABLE: worker "w" did not answer for 0.4 s (outcome: unknown)',
@@ -286,24 +286,24 @@ rpc.serve = function() serve() print("served") end
 
   it("waits for calls being served, and takes no new ones", function()
     local group = workers.group()
-    local finished
+    local begun, finished
     rpc.register("slow", function()
-      rpc.sleep(0.3)
+      begun = true
+      rpc.sleep(1)
       finished = true
       return "finished"
     end)
     local w = group:start("w", [[
 rpc.register("go", function()
   local f = rpc.rpc_async("test", "slow")
-  rpc.sleep(0.1)
+  rpc.sleep(0.3)
   local ok, err = pcall(rpc.rpc_sync, "test", "slow")
   print(ok, err, err.outcome)
   print(f:wait())
 end)
     ]])
-    rpc.wait_for { "w" }
     local f = rpc.rpc_async("w", "go")
-    rpc.sleep(0.05)
+    assert.is_true(workers.eventually(function() return begun end))
     rpc.shutdown { timeout = 5 }
     assert.is_true(finished)
     w:join()
@@ -333,12 +333,11 @@ rpc.serve()
 ]]):format(group.folder, workers.token))
     local trainer = group:run(path, "trainer")
     group.address = "unix:" .. group.folder .. "/trainer.sock"
-    local w = group:start("w", 'print(1) io.stdout:flush()')
-    workers.eventually(function()
-      return process.run({ "test", "-S", group.folder .. "/trainer.sock" }).code == 0
-        and w:output():find "1"
-    end)
-    rpc.sleep(0.3)
+    local w = group:start("w", [[
+local serve = rpc.serve
+rpc.serve = function() print("joined") io.stdout:flush() serve() end
+    ]])
+    assert.is_true(workers.eventually(function() return w:output():find "joined" end))
     trainer:kill(signal.SIGKILL)
     assert.is_true(w:join() ~= 0)
     assert.matches('UNAVAILABLE: worker "trainer" disconnected', w:output())
@@ -436,19 +435,21 @@ describe("a handler's engine state", function()
   it("is its own", function()
     local group = workers.group()
     group:start("w", [[
+local inside_now
 rpc.register("grad", function()
   local before = rl.is_grad_enabled()
   local inside = rl.no_grad(function()
-    rpc.sleep(0.05)
+    inside_now = true
+    rpc.sleep(0.3)
     return rl.is_grad_enabled()
   end)
   return before, inside, rl.is_grad_enabled()
 end)
-rpc.register("modes", function() return rl.is_grad_enabled() end)
+rpc.register("modes", function() return rl.is_grad_enabled(), inside_now end)
     ]])
     local f = rpc.rpc_async("w", "grad")
-    rpc.sleep(0.02)
-    assert.is_true(rpc.rpc_sync("w", "modes")) -- while the other is inside no_grad
+    -- While the other is inside no_grad.
+    assert.same({ true, true }, { rpc.rpc_sync("w", "modes") })
     assert.same({ true, false, true }, { f:wait() })
     group:finish()
   end)
