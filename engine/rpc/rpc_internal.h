@@ -6,6 +6,7 @@
  *   handshake.c   who may talk to us
  *   listen.c      listening and connecting
  *   dispatch.c    what is done with each frame
+ *   message.c     bodies of messages, memory for their tensors
  *   client.c      calls we make: held, sent
  *   future.c      their results
  *   wait.c        those who wait for them

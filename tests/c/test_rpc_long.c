@@ -1,0 +1,219 @@
+/* test_rpc_long.c - messages that do not lie in one read: chunks, limits, and tensors that are
+ * received where they belong. */
+#include "rpc_pair.h"
+
+static void turns(pair *p, int n)
+{
+    for (int i = 0; i < n; i++) turn(p->a, p->b);
+}
+
+static void long_messages_travel_in_pieces(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    static const size_t sizes[] = {1,       200000,        RLE_CHUNK_SIZE - 200, RLE_CHUNK_SIZE,
+                                   RLE_CHUNK_SIZE + 1, 3 * RLE_CHUNK_SIZE + 77, 8 << 20};
+    turns(&p, 10);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        size_t n = sizes[i];
+        uint8_t *data = malloc(n);
+        for (size_t k = 0; k < n; k++) data[k] = (uint8_t)(k * 2654435761u >> 13);
+        rle_array a = {.data = data, .dtype = RLE_U8, .ndim = 1, .shape = {(int64_t)n}};
+        rle_array_set_contiguous(&a);
+        rle_encoder e;
+        rle_encoder_init(&e);
+        begin_call(&e, "put", 2);
+        assert_int_equal(rle_encode_tensor(&e, &a, NULL), RLE_OK);
+        rle_encode_integer(&e, 7);
+        rle_future *f = call_with(p.b, p.to_a, "put", &e, 0, false);
+        rle_encoder_fini(&e);
+        uint8_t *copy = malloc(n);
+        memcpy(copy, data, n);
+        memset(data, 0, n); /* what was sent is what it was at the call */
+        free(data);
+        rle_incoming_info info;
+        rle_decoder d;
+        rle_value v;
+        rle_incoming *in = NULL;
+        bool overtaken = false;
+        for (int k = 0; k < 3000 && !in; k++) {
+            if (n > (4 << 20) && k == 3) {
+                rle_future *small = call(p.b, p.to_a, "small", 1);
+                for (int j = 0; j < 40 && !overtaken; j++) {
+                    turns(&p, 1);
+                    overtaken = serve_one(p.a);
+                }
+                turns(&p, 3);
+                assert_int_equal(rle_future_status(p.b, small), RLE_FUTURE_DONE);
+                rle_future_release(p.b, small);
+            }
+            turns(&p, 1);
+            in = rle_rpc_next_call(p.a, &info, &d);
+        }
+        assert_non_null(in);
+        if (n > (4 << 20)) assert_true(overtaken);
+        assert_int_equal(rle_decode(&d, &v), RLE_OK);
+        assert_int_equal(v.kind, RLE_VALUE_TENSOR);
+        assert_int_equal(v.u.tensor.size, n);
+        assert_memory_equal(v.u.tensor.data, copy, n);
+        assert_int_equal(rle_decode(&d, &v), RLE_OK);
+        assert_int_equal(v.u.integer, 7);
+        assert_int_equal(rle_decode_end(&d), RLE_OK);
+        rle_encoder_init(&e);
+        rle_encode_result_head(&e, 0);
+        assert_int_equal(rle_incoming_reply(p.a, in, &e), RLE_OK);
+        rle_encoder_fini(&e);
+        turns(&p, 3);
+        assert_int_equal(rle_future_status(p.b, f), RLE_FUTURE_DONE);
+        rle_future_release(p.b, f);
+        free(copy);
+    }
+    free_pair(&p);
+}
+
+static void messages_over_the_receivers_limit_are_not_sent(void **state)
+{
+    (void)state;
+    pair p = make_pair(&(rle_rpc_options){.max_message = 1 << 20}, NULL);
+    static uint8_t data[2 << 20];
+    rle_array a = {.data = data, .dtype = RLE_U8, .ndim = 1, .shape = {sizeof data}};
+    rle_array_set_contiguous(&a);
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "put", 1);
+    rle_encode_tensor(&e, &a, NULL);
+    rle_future *f = call_with(p.b, p.to_a, "put", &e, 0, false);
+    rle_encoder_fini(&e);
+    rle_wire_error err;
+    assert_non_null(strstr(error_of(f, &err), "over the limit of 1048576 bytes of worker \"a\""));
+    assert_int_equal(err.code, RLE_RESOURCE_EXHAUSTED);
+    assert_int_equal(err.outcome, RLE_OUTCOME_NOT_EXECUTED);
+    rle_future_release(p.b, f);
+    assert_true(rle_peer_connected(p.b, p.to_a));
+    free_pair(&p);
+}
+
+/* ---- tensors received where they belong ---- */
+
+static int handles_live;
+
+static void drop_handle(void *handle)
+{
+    handles_live--;
+    free(handle);
+}
+
+/* A call with three tensors of n bytes, each filled with its number. */
+static rle_future *send_tensors(pair *p, size_t n)
+{
+    rle_encoder e;
+    uint8_t *data[3];
+    rle_encoder_init(&e);
+    begin_call(&e, "put", 3);
+    for (int i = 0; i < 3; i++) {
+        data[i] = malloc(n);
+        memset(data[i], i + 1, n);
+        rle_array a = {.data = data[i], .dtype = RLE_U8, .ndim = 1, .shape = {(int64_t)n}};
+        rle_array_set_contiguous(&a);
+        assert_int_equal(rle_encode_tensor(&e, &a, NULL), RLE_OK);
+    }
+    rle_future *f = call_with(p->b, p->to_a, "put", &e, 0, false);
+    rle_encoder_fini(&e);
+    for (int i = 0; i < 3; i++) free(data[i]);
+    return f;
+}
+
+/* Serve what is asked for: memory for the tensors whose bit is set in `give`. */
+static void give_places(rle_rpc *rpc, int give, int *asked)
+{
+    rle_placement placement;
+    while (rle_rpc_next_placement(rpc, &placement)) {
+        void *data[RLE_WIRE_TENSORS], *handles[RLE_WIRE_TENSORS];
+        *asked += placement.count;
+        for (int i = 0; i < placement.count; i++) {
+            data[i] = handles[i] = give >> i & 1 ? malloc(placement.tensor[i].size) : NULL;
+            handles_live += handles[i] != NULL;
+        }
+        if (rle_rpc_place(rpc, &placement, data, handles)) continue;
+        for (int i = 0; i < placement.count; i++)
+            if (handles[i]) drop_handle(handles[i]);
+    }
+}
+
+static void tensors_of_long_messages_get_memory_first(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    rle_rpc_set_drop_handle(p.a, drop_handle);
+    handles_live = 0;
+    for (int give = 0; give < 8; give++) {
+        size_t n = 300001;
+        int asked = 0;
+        rle_future *f = send_tensors(&p, n);
+        rle_incoming_info info;
+        rle_decoder d;
+        rle_incoming *in = NULL;
+        for (int i = 0; i < 2000 && !in; i++) {
+            turns(&p, 1);
+            give_places(p.a, give, &asked);
+            in = rle_rpc_next_call(p.a, &info, &d);
+        }
+        assert_non_null(in);
+        assert_int_equal(asked, 3);
+        for (int i = 0; i < 3; i++) {
+            rle_value v;
+            assert_int_equal(rle_decode(&d, &v), RLE_OK);
+            const uint8_t *got = v.u.tensor.data;
+            for (size_t k = 0; k < n; k++) assert_int_equal(got[k], i + 1);
+            void *handle = i == 1 ? rle_take_handle(&d, &v.u.tensor) : NULL;
+            if (i == 1) assert_true((handle != NULL) == (give >> 1 & 1));
+            if (handle) {
+                assert_ptr_equal(handle, got);
+                drop_handle(handle); /* the reader's now */
+            }
+        }
+        assert_int_equal(rle_decode_end(&d), RLE_OK);
+        rle_incoming_read(p.a, in);
+        rle_encoder e;
+        rle_encoder_init(&e);
+        rle_encode_result_head(&e, 0);
+        assert_int_equal(rle_incoming_reply(p.a, in, &e), RLE_OK);
+        rle_encoder_fini(&e);
+        turns(&p, 3);
+        rle_future_release(p.b, f);
+        assert_int_equal(handles_live, 0); /* those not taken were let go of */
+    }
+    /* The sender dies while a message is under way, before and after memory was given. */
+    for (int round = 0; round < 6; round++) {
+        rle_future *f = send_tensors(&p, 300001);
+        rle_future_release(p.b, f);
+        int asked = 0;
+        for (int i = 0; i < round; i++) {
+            rle_rpc_turn(p.a, false);
+            if (i > 1) give_places(p.a, 5, &asked);
+        }
+        rle_rpc_free(p.b);
+        for (int i = 0; i < 10; i++) rle_rpc_turn(p.a, false);
+        give_places(p.a, 7, &asked);
+        rle_incoming_info info;
+        rle_decoder d;
+        assert_null(rle_rpc_next_call(p.a, &info, &d));
+        assert_int_equal(handles_live, 0);
+        p.b = worker("b", NULL);
+        p.to_a = link_to(p.b, p.a);
+    }
+    free_pair(&p);
+    assert_int_equal(handles_live, 0);
+}
+
+#define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        TEST(long_messages_travel_in_pieces),
+        TEST(messages_over_the_receivers_limit_are_not_sent),
+        TEST(tensors_of_long_messages_get_memory_first),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
