@@ -34,14 +34,14 @@ static char test_folder[64], test_address[128];
 static char test_log[64][512];
 static int test_log_count;
 
-static void keep_line(void *self, rle_log_level level, const char *line)
+static inline void keep_line(void *self, rle_log_level level, const char *line)
 {
     (void)self;
     if (level < RLE_LOG_INFO) return;
     snprintf(test_log[test_log_count++ % 64], 512, "%s", line);
 }
 
-static bool logged(const char *part)
+static inline bool logged(const char *part)
 {
     for (int i = 0; i < test_log_count && i < 64; i++)
         if (strstr(test_log[i], part)) return true;
