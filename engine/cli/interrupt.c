@@ -56,7 +56,8 @@ static void on_signal(int signal_number)
     } else {
         if (signal_number == SIGINT) {
             if (rle_interrupted) _exit(RLE_EXIT_INTERRUPTED);
-            rle_interrupted = seen = 1;
+            seen = 1;
+            rle_interrupt();
             lua_sethook(state, hook, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
         }
         if (wake[1] >= 0 && write(wake[1], "", 1) < 0) {

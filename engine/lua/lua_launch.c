@@ -29,7 +29,7 @@ static void on_stop(int signal)
 {
     (void)signal;
     stop_requested = 1;
-    rle_interrupted = 1;
+    rle_interrupt();
     rle_log_set_level(RLE_LOG_ERROR); /* that the others end too is no news */
 }
 
