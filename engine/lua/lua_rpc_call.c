@@ -29,8 +29,14 @@ rle_lua_target *rle_lua_check_target(lua_State *L, int idx)
     return t;
 }
 
+/* A reference is small here, but it keeps an object alive elsewhere that may be large. So
+ * the collector is told of more than it sees. */
+enum { REFS_PER_STEP = 64, STEP_KB = 64 };
+
 static rle_lua_target *new_target(lua_State *L, rle_peer *peer)
 {
+    static unsigned made;
+    if (++made % REFS_PER_STEP == 0) lua_gc(L, LUA_GCSTEP, STEP_KB);
     rle_lua_target *t = lua_newuserdata(L, sizeof *t);
     *t = (rle_lua_target){.magic = TARGET_MAGIC,
                           .generation = rle_lua_rpc_state.generation,

@@ -546,7 +546,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
     rpc->dead = conn;
     drop_buffers(conn);
     if (was != RLE_CONN_OPEN) {
-        rpc->half_open--;
+        rle_half_open_less(rpc);
         if (conn->result && !conn->result->done) {
             conn->result->done = true;
             conn->result->status = RLE_UNAVAILABLE;

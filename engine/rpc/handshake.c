@@ -248,7 +248,7 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     rle_rpc *rpc = conn->rpc;
     rle_greeting *theirs = &conn->handshake->theirs;
     conn->state = RLE_CONN_OPEN;
-    rpc->half_open--;
+    rle_half_open_less(rpc);
     conn->incarnation = theirs->incarnation;
     conn->max_message = theirs->max_message;
     conn->pid = (pid_t)theirs->pid;

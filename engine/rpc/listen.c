@@ -13,9 +13,8 @@ enum { ACCEPTS_A_TURN = 16 };
 
 /* ---- listening ---- */
 
-static void accept_again(rle_timer *t)
+static void resume_accepting(rle_rpc *rpc)
 {
-    rle_rpc *rpc = (rle_rpc *)((char *)t - offsetof(rle_rpc, accept_timer));
     for (int i = 0; i < rpc->listener_count; i++) {
         if (!rpc->listeners[i].paused) continue;
         rpc->listeners[i].paused = false;
@@ -23,12 +22,30 @@ static void accept_again(rle_timer *t)
     }
 }
 
+static void accept_again(rle_timer *t)
+{
+    resume_accepting((rle_rpc *)((char *)t - offsetof(rle_rpc, accept_timer)));
+}
+
+void rle_half_open_less(rle_rpc *rpc)
+{
+    rpc->half_open--;
+    if (!rpc->crowded || rpc->half_open > RLE_PREAUTH_CONNECTIONS / 2) return;
+    rpc->crowded = false;
+    resume_accepting(rpc);
+}
+
+static void stop_listening(struct rle_listener *listener)
+{
+    listener->paused = true;
+    event_del(listener->event);
+}
+
 static void pause_accepting(struct rle_listener *listener, const char *why)
 {
     rle_rpc *rpc = listener->rpc;
     if (!rpc->accept_timer.place) rle_log(RLE_LOG_WARN, "accepting paused: %s", why);
-    listener->paused = true;
-    event_del(listener->event);
+    stop_listening(listener);
     rpc->accept_timer.fire = accept_again;
     rle_timer_arm(&rpc->loop, &rpc->accept_timer, rle_now() + ACCEPT_PAUSE);
 }
@@ -44,7 +61,7 @@ static bool user_allowed(rle_rpc *rpc, uid_t uid)
 /* Before a byte is read: is there any reason to talk to it at all? */
 static bool admit(rle_rpc *rpc, int fd, const rle_address *from)
 {
-    if (rle_handshake_banned(rpc, from) || rpc->half_open >= RLE_PREAUTH_CONNECTIONS) return false;
+    if (rle_handshake_banned(rpc, from)) return false;
     if (!from->is_unix) return true;
     pid_t pid;
     uid_t uid;
@@ -61,6 +78,13 @@ static void listener_readable(evutil_socket_t fd, short what, void *arg)
     struct rle_listener *listener = arg;
     rle_rpc *rpc = listener->rpc;
     for (int i = 0; i < ACCEPTS_A_TURN; i++) {
+        if (rpc->half_open >= RLE_PREAUTH_CONNECTIONS) {
+            /* The others wait in the kernel's queue until some of these have proved
+             * themselves, or were given up. */
+            rpc->crowded = true;
+            stop_listening(listener);
+            return;
+        }
         rle_address from;
         int got = rle_accept(fd, &from);
         if (got < 0) {
@@ -176,6 +200,11 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
     rle_address to;
     RLE_TRY(rle_address_parse(text, &to));
     RLE_TRY(rle_address_allowed(&to, rpc->o.insecure_network, "connect to"));
+    if (!to.is_loopback)
+        rle_log(RLE_LOG_WARN,
+                "connecting to %s without tls: whoever can read this network can read and "
+                "change what is sent",
+                to.shown);
     int64_t end = rle_now() + timeout, pause = RLE_SECONDS / 500;
     rle_timer timer = {.fire = wake_up};
     rle_status s;

@@ -298,7 +298,8 @@ struct rle_rpc {
     } listeners[RLE_LISTEN_MAX];
     int listener_count;
     rle_timer accept_timer;
-    size_t half_open;
+    size_t half_open; /* connections that are not open yet */
+    bool crowded;     /* too many of them: nothing is accepted */
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
 
     rle_conn *conns, *dead, *dirty;
@@ -412,6 +413,8 @@ void rle_handshake_give_up(rle_conn *conn, rle_status code);
 void rle_handshake_late(rle_timer *t); /* of rle_handshake.timer: it took too long */
 
 /* ---- listen.c ---- */
+
+void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */
 
 /* Connect on our own account to a worker whose address is known. */
 void rle_peer_open(rle_peer *peer);

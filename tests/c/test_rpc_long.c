@@ -206,6 +206,40 @@ static void tensors_of_long_messages_get_memory_first(void **state)
     assert_int_equal(handles_live, 0);
 }
 
+/* Somebody who has joined and then reads nothing. */
+static void a_worker_that_does_not_read_is_dropped(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", NULL);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    raw r = raw_join(a, "x");
+    rle_peer *peer = rle_rpc_peer(a, "x");
+    static uint8_t data[200000];
+    rle_array array = {.data = data, .dtype = RLE_U8, .ndim = 1, .shape = {sizeof data}};
+    rle_array_set_contiguous(&array);
+    size_t bytes = rle_mem_bytes();
+    enum { MANY = 500 };
+    rle_future *f[MANY];
+    for (int i = 0; i < MANY; i++) {
+        rle_encoder e;
+        rle_encoder_init(&e);
+        begin_call(&e, "put", 1);
+        rle_encode_tensor(&e, &array, NULL);
+        f[i] = call_with(a, peer, "put", &e, 0, true);
+        rle_encoder_fini(&e);
+        turn(a, NULL);
+        assert_true(rle_mem_bytes() - bytes < (size_t)140 << 20);
+    }
+    assert_false(rle_peer_connected(a, peer));
+    rle_wire_error err;
+    assert_string_equal(error_of(f[0], &err), "worker \"x\" is not reading: 64 MiB waiting");
+    assert_int_equal(err.code, RLE_RESOURCE_EXHAUSTED);
+    assert_true(logged("worker \"x\" lost: not reading: 64 MiB waiting"));
+    for (int i = 0; i < MANY; i++) rle_future_release(a, f[i]);
+    raw_close(&r);
+    rle_rpc_free(a);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
@@ -213,6 +247,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(long_messages_travel_in_pieces),
         TEST(messages_over_the_receivers_limit_are_not_sent),
+        TEST(a_worker_that_does_not_read_is_dropped),
         TEST(tensors_of_long_messages_get_memory_first),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

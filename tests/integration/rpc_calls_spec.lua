@@ -337,8 +337,92 @@ rpc.register("ask", function(worker, name) return rpc.rpc_sync(worker, name) end
   end)
 end)
 
+describe("who may call", function()
+  it("is said by name", function()
+    local group = workers.group()
+    rpc.register("for_observers", function() return rpc.caller() end, { from = "obs_*" })
+    local Guarded = rpc.class("Guarded", { "get" }, { from = "obs_*" })
+    function Guarded:get() return 1 end
+    local body = [[
+rpc.register("go", function(...)
+  return select(2, pcall(rpc.rpc_sync, "test", "for_observers"))
+end)
+rpc.register("make", function()
+  return select(2, pcall(function() return rpc.remote("test", "Guarded"):rpc_sync():get() end))
+end)
+rpc.register("use", function(ref)
+  return select(2, pcall(function() return ref:rpc_sync():get() end))
+end)
+    ]]
+    group:start("obs_1", body)
+    group:start("other", body)
+    assert.equal("obs_1", rpc.rpc_sync("obs_1", "go"))
+    assert.equal(1, rpc.rpc_sync("obs_1", "make"))
+    assert.equal('PERMISSION_DENIED: "other" may not call "for_observers" of "test"',
+      tostring(rpc.rpc_sync("other", "go")))
+    assert.equal("PERMISSION_DENIED", rpc.rpc_sync("other", "make").code)
+    local ref = rpc.rref(Guarded())
+    assert.equal(1, rpc.rpc_sync("obs_1", "use", ref))
+    assert.equal("PERMISSION_DENIED", rpc.rpc_sync("other", "use", ref).code)
+    assert.is_nil(rpc.caller())
+    group:finish()
+  end)
+end)
+
+describe("other Luas", function()
+  for _, version in ipairs { "5.1", "5.4" } do
+    local module = ("build/lua%s/rlengine/core.so"):format(version)
+    local found = io.open(module)
+    if found then found:close() end
+    local there = found and os.execute(("command -v lua%s >/dev/null"):format(version)) == 0
+    local test = there and it or pending
+    test("call and are called: " .. version, function()
+      local process = require "process"
+      local group = workers.group()
+      rpc.register("echo", function(...) return ... end)
+      rpc.register("double", function(n) return 2 * n end)
+      local path = group.folder .. "/other.lua"
+      process.write(path, ([[
+package.path = "lua/?.lua;lua/?/init.lua;" .. package.path
+package.cpath = "build/lua%s/?.so;" .. package.cpath
+local rl = require "rlengine"
+local rpc = rl.rpc
+rpc.register("whole", function(n) return n, math.type and math.type(n) end)
+rpc.register("waits", function(n) return rpc.rpc_sync("test", "double", n) end)
+rpc.register("tensor", function(t) return t + 1 end)
+rpc.register("wide", function(n) return n end)
+rpc.init{ name = "other", connect = %q, token = %q }
+local a, b, c = rpc.rpc_sync("test", "echo", 1, "two", { 3, x = { true } })
+assert(a == 1 and b == "two" and c[1] == 3 and c.x[1] == true)
+assert(rpc.rpc_async("test", "double", 4):wait() == 8)
+assert(not pcall(rpc.rpc_sync, "test", "nothing"))
+rpc.serve()
+      ]]):format(version, group.address, workers.token))
+      local w = group:run(path, "other", {}, "lua" .. version)
+      local n, kind = rpc.rpc_sync("other", "whole", 5)
+      assert.equal(5, n)
+      assert.equal(version == "5.4" and "integer" or nil, kind)
+      assert.same({ 2, 3 }, rpc.rpc_sync("other", "tensor", rl.tensor { 1, 2 }):totable())
+      if version == "5.4" then
+        assert.equal(14, rpc.rpc_sync("other", "waits", 7))
+        assert.equal("4611686018427387905LL",
+          tostring(rpc.rpc_sync("other", "wide", 4611686018427387905LL)))
+      else
+        local err = fails(rpc.rpc_sync, "other", "waits", 7)
+        assert.equal("FAILED_PRECONDITION", err.code)
+        assert.matches("LuaJIT and Lua from 5.3 on", err.message)
+        assert.equal("INVALID_ARGUMENT",
+          fails(rpc.rpc_sync, "other", "wide", 4611686018427387905LL).code)
+      end
+      rpc.shutdown()
+      assert.equal(0, w:join(), w:output())
+      group:finish { blocks = true }
+    end)
+  end
+end)
+
 describe("nested calls", function()
-  it("go eight deep, two hundred at once", function()
+  it("go eight deep, a thousand at once", function()
     local group = workers.group { max_concurrent = 4 }
     local function down(depth)
       if depth == 0 then return 0 end
@@ -354,7 +438,7 @@ end)
     assert.equal(8, rpc.rpc_sync("w", "down", 8))
     local before = workers.held().threads
     local list = {}
-    for i = 1, 200 do list[i] = rpc.rpc_async("w", "down", 8) end
+    for i = 1, 1000 do list[i] = rpc.rpc_async("w", "down", 8) end
     for _, v in ipairs(rpc.wait_all(list)) do assert.equal(8, v) end
     assert.equal(before, workers.held().threads)
     group:finish()

@@ -92,8 +92,8 @@ function Group:start(name, body, more)
   return self:run(path .. ".lua", name)
 end
 
---- Start a script of any content.
-function Group:run(script, name, arguments)
+--- Start a script of any content, with `program` (the one under test).
+function Group:run(script, name, arguments, program)
   local path = script .. ".out"
   io.stdout:flush()
   local pid = assert(unistd.fork())
@@ -106,7 +106,7 @@ function Group:run(script, name, arguments)
     for fd = 3, 40 do unistd.close(fd) end
     local args = { script }
     for _, a in ipairs(arguments or {}) do args[#args + 1] = a end
-    unistd.execp(process.program(), args)
+    unistd.execp(program or process.program(), args)
     unistd._exit(127)
   end
   local worker = setmetatable({ pid = pid, path = path, name = name }, Worker)
