@@ -258,9 +258,8 @@ static rle_future *start_call(lua_State *L, bool note_site)
     size_t method_len;
     const char *method = luaL_checklstring(L, ARG_METHOD, &method_len);
     double timeout = luaL_checknumber(L, ARG_TIMEOUT);
-    bool pending = rle_lua_target_pending(s, t);
-    if (t->released || (t->pending && !pending) || t->own || rle_peer_is_self(t->peer))
-        raise_target(L, t);
+    rle_lua_target_pending(s, t);
+    if (t->released || t->own || rle_peer_is_self(t->peer)) raise_target(L, t);
     if (method_len < 1 || method_len > RLE_NAME_MAX || memchr(method, 0, method_len))
         rle_lua_fail(L, RLE_NOT_FOUND, "\"%s\" exports no \"%.100s\"", rle_peer_name(t->peer),
                      method);
@@ -283,7 +282,8 @@ static rle_future *start_call(lua_State *L, bool note_site)
                           .timeout = timeout > 0 ? (int64_t)(timeout * 1e9) : 0,
                           .deadline = h ? h->deadline : 0,
                           .nested = h && h->nested,
-                          .after = pending ? t->pending : NULL,
+                          /* Failed or still pending: the call does likewise. */
+                          .after = t->pending,
                           .construct = how == HOW_CONSTRUCT || how == HOW_CLAIM,
                           .quiet = how == HOW_QUIET,
                           .site = note_site ? rle_context_site(c) : 0};

@@ -251,17 +251,6 @@ static void submit(rle_future *f, rle_encoder *e, bool its_turn)
 
 /* ---- starting ---- */
 
-static void copy_failure(rle_future *f, const rle_future *from)
-{
-    rle_wire_error e;
-    if (from->message.data && rle_error_decode(&from->message, &e) == RLE_OK)
-        rle_future_fail(f, e.code, RLE_OUTCOME_NOT_EXECUTED, "%.*s", (int)e.message.n,
-                        e.message.p);
-    else
-        rle_future_fail(f, RLE_FAILED_PRECONDITION, RLE_OUTCOME_NOT_EXECUTED,
-                        "the object of this reference could not be made");
-}
-
 /* The object is known now: write it into the call, or give up. */
 void rle_future_go_after(rle_future *f, rle_encoder *e, rle_future *after)
 {
@@ -273,7 +262,7 @@ void rle_future_go_after(rle_future *f, rle_encoder *e, rle_future *after)
         return;
     }
     after->looked_at = true;
-    copy_failure(f, after);
+    rle_future_fail_as(f, after);
 }
 
 rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,

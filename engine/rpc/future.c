@@ -172,6 +172,25 @@ void rle_future_fail(rle_future *f, rle_status code, rle_outcome outcome, const 
     complete(f, RLE_FUTURE_FAILED);
 }
 
+void rle_future_fail_as(rle_future *f, const rle_future *other)
+{
+    const rle_msg *m = &other->message;
+    bool has_error = other->state == RLE_FUTURE_FAILED && m->data;
+    uint8_t *copy = has_error ? rle_malloc(m->size) : NULL;
+    if (!copy) {
+        rle_future_fail(f, RLE_FAILED_PRECONDITION, RLE_OUTCOME_NOT_EXECUTED,
+                        "the object of this reference could not be made");
+        return;
+    }
+    if (f->state != RLE_FUTURE_PENDING) {
+        rle_free(copy);
+        return;
+    }
+    memcpy(copy, m->data, m->size);
+    f->message = (rle_msg){.data = copy, .size = m->size, .values = m->values, .block = copy};
+    complete(f, RLE_FUTURE_FAILED);
+}
+
 void rle_future_result(rle_conn *conn, const rle_frame *frame, rle_msg *m)
 {
     rle_rpc *rpc = conn->rpc;

@@ -443,6 +443,8 @@ void rle_future_drop_body(rle_future *f); /* the copy of a call that was held */
 /* Complete with an error of ours. */
 void rle_future_fail(rle_future *f, rle_status code, rle_outcome outcome, const char *fmt, ...)
     RLE_PRINTF(4, 5);
+/* Complete with the error of another one that has failed. */
+void rle_future_fail_as(rle_future *f, const rle_future *other);
 void rle_future_result(rle_conn *conn, const rle_frame *f, rle_msg *m);
 void rle_future_free_all(rle_rpc *rpc); /* with those that somebody still holds */
 
