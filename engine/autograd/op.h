@@ -154,7 +154,6 @@ typedef struct rle_family {
                           rle_tensor **out);
     /* gin[i] for those inputs whose edge wants a gradient, each a new reference. */
     rle_status (*backward)(const struct rle_node *n, rle_tensor *gout, rle_tensor **gin);
-    bool view; /* the result shares the first input's storage */
 } rle_family;
 
 typedef struct rle_op {
