@@ -219,7 +219,8 @@ rle_status rle_backward(rle_tensor *root, rle_tensor *gradient, bool retain_grap
     } else {
         RLE_TRY(rle_tensor_new(rle_tensor_device(root), root->a.dtype, root->a.ndim,
                                root->a.shape, &seed));
-        rle_status status = rle_tensor_ops(root)->fill(&seed->a, 1, 1);
+        rle_status status =
+            rle_tensor_ops(root)->fill(rle_tensor_device(root), &seed->a, 1, 1);
         if (status != RLE_OK) {
             rle_tensor_release(seed);
             return status;

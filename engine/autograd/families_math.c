@@ -31,9 +31,9 @@ rle_status rle_unary_backward(const rle_node *n, rle_tensor *gout, rle_tensor **
     } else if (gout->refs == 1 && gout->storage->refs == 1 &&
                rle_tensor_is_contiguous(gout)) {
         /* A gradient that nobody else holds becomes the input's, in place. */
-        RLE_TRY(rle_tensor_ops(gout)->unary_backward(kind, &gout->a, &gout->a,
-                                                     x ? &x->a : NULL, y ? &y->a : NULL,
-                                                     n->args.p0, n->args.p1));
+        RLE_TRY(rle_tensor_ops(gout)->unary_backward(
+            rle_tensor_device(gout), kind, &gout->a, &gout->a, x ? &x->a : NULL,
+            y ? &y->a : NULL, n->args.p0, n->args.p1));
         g = rle_tensor_retain(gout);
     } else {
         RLE_TRY(rle_op_unary_backward(kind, gout, x, y, n->args.p0, n->args.p1, &g));

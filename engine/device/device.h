@@ -119,105 +119,112 @@ typedef struct rle_sgd_args {
  * into strides of 0 by the caller. Dimension arguments count from 0. */
 typedef struct rle_device_ops {
     /* out[...] = value, cast to out's dtype (i64 values exact through `integer`). */
-    rle_status (*fill)(const rle_array *out, double value, int64_t integer);
+    rle_status (*fill)(rle_device *dev, const rle_array *out, double value,
+                       int64_t integer);
     /* Same shape, any dtypes: casts as C does, floats to integers by truncation (NaN and
      * out of range give 0 and the nearest end), anything to bool by != 0. */
-    rle_status (*copy)(const rle_array *out, const rle_array *in);
+    rle_status (*copy)(rle_device *dev, const rle_array *out, const rle_array *in);
     /* out same shape and dtype as in (bool for the predicates). May alias. */
-    rle_status (*unary)(rle_unary_kind kind, const rle_array *out, const rle_array *in,
-                        double p0, double p1);
+    rle_status (*unary)(rle_device *dev, rle_unary_kind kind, const rle_array *out,
+                        const rle_array *in, double p0, double p1);
     /* gin = gout * d unary(x)/dx with x = input, y = output of the forward pass; either may
      * be NULL when the kind does not need it (exp, sqrt, rsqrt, reciprocal, tanh, sigmoid,
      * expm1 and relu need y only; the others x). At a kink: relu'(0) = 0, abs'(0) = 0;
      * clamp passes the gradient for low < x < high. May alias gout. */
-    rle_status (*unary_backward)(rle_unary_kind kind, const rle_array *gin,
-                                 const rle_array *gout, const rle_array *x,
-                                 const rle_array *y, double p0, double p1);
+    rle_status (*unary_backward)(rle_device *dev, rle_unary_kind kind,
+                                 const rle_array *gin, const rle_array *gout,
+                                 const rle_array *x, const rle_array *y, double p0,
+                                 double p1);
     /* out, a, b same shape; a and b of one dtype; out that dtype, or bool. May alias a or b. */
-    rle_status (*binary)(rle_binary_kind kind, const rle_array *out, const rle_array *a,
-                         const rle_array *b);
+    rle_status (*binary)(rle_device *dev, rle_binary_kind kind, const rle_array *out,
+                         const rle_array *a, const rle_array *b);
     /* As binary with a number for b; `reversed`: the number is the left operand. For
      * integer arrays the number is an integer (in `integer`). May alias. */
-    rle_status (*binary_scalar)(rle_binary_kind kind, const rle_array *out,
-                                const rle_array *a, double value, int64_t integer,
-                                bool reversed);
+    rle_status (*binary_scalar)(rle_device *dev, rle_binary_kind kind,
+                                const rle_array *out, const rle_array *a, double value,
+                                int64_t integer, bool reversed);
     /* out = cond ? a : b; cond bool; all same shape, a, b, out one dtype. */
-    rle_status (*where)(const rle_array *out, const rle_array *cond, const rle_array *a,
-                        const rle_array *b);
+    rle_status (*where)(rle_device *dev, const rle_array *out, const rle_array *cond,
+                        const rle_array *a, const rle_array *b);
     /* out has in's ndim, size 1 in each reduced dimension (those where out's shape differs
      * or whose bit is set in `dims`). Sums use a fixed order that depends only on the
      * reduced extents. Empty: sum 0, prod 1, any false, all true; the layer above refuses
      * the others. */
-    rle_status (*reduce)(rle_reduce_kind kind, const rle_array *out, const rle_array *in,
-                         uint32_t dims);
+    rle_status (*reduce)(rle_device *dev, rle_reduce_kind kind, const rle_array *out,
+                         const rle_array *in, uint32_t dims);
     /* Largest (or smallest) along `dim`: values (may be NULL) of in's dtype and indices
      * i64, first occurrence wins, NaN beats all. Both of size 1 in dim. */
-    rle_status (*arg_reduce)(bool largest, const rle_array *values, const rle_array *indices,
-                             const rle_array *in, int dim);
+    rle_status (*arg_reduce)(rle_device *dev, bool largest, const rle_array *values,
+                             const rle_array *indices, const rle_array *in, int dim);
     /* Along dim, floats. May alias. A row of -inf only gives NaN, as PyTorch. */
-    rle_status (*softmax)(bool logarithm, const rle_array *out, const rle_array *in, int dim);
+    rle_status (*softmax)(rle_device *dev, bool logarithm, const rle_array *out,
+                          const rle_array *in, int dim);
     /* gin from gout and the forward output y. */
-    rle_status (*softmax_backward)(bool logarithm, const rle_array *gin,
+    rle_status (*softmax_backward)(rle_device *dev, bool logarithm, const rle_array *gin,
                                    const rle_array *gout, const rle_array *y, int dim);
-    rle_status (*cumsum)(const rle_array *out, const rle_array *in, int dim, bool reverse);
+    rle_status (*cumsum)(rle_device *dev, const rle_array *out, const rle_array *in,
+                         int dim, bool reverse);
     /* Stable sort along dim; values (in's dtype) and indices (i64), same shape as in.
      * NaN counts as largest. */
-    rle_status (*sort)(const rle_array *values, const rle_array *indices,
+    rle_status (*sort)(rle_device *dev, const rle_array *values, const rle_array *indices,
                        const rle_array *in, int dim, bool descending);
 
     /* out[M,N] (+)= a[M,K] x b[K,N] (+ bias[N]); f32, f64; any strides. With a leading
      * batch dimension (all 3-d) for batched products; bias only 2-d. `accumulate` adds to
      * what is in out. Order of summation: a function of (K, N) alone. */
-    rle_status (*matmul)(const rle_array *out, const rle_array *a, const rle_array *b,
-                         const rle_array *bias, bool accumulate);
+    rle_status (*matmul)(rle_device *dev, const rle_array *out, const rle_array *a,
+                         const rle_array *b, const rle_array *bias, bool accumulate);
 
     /* Index arrays are i64, values from 0, checked here: a bad one is OUT_OF_RANGE naming
      * it, with nothing written. out same shape as index; out[..i..] = in[..index..]. */
-    rle_status (*gather)(const rle_array *out, const rle_array *in, int dim,
-                         const rle_array *index);
+    rle_status (*gather)(rle_device *dev, const rle_array *out, const rle_array *in,
+                         int dim, const rle_array *index);
     /* out[..index[i]..] += src[..i..] (or = with `assign`), in index order. */
-    rle_status (*scatter)(const rle_array *out, int dim, const rle_array *index,
-                          const rle_array *src, bool assign);
+    rle_status (*scatter)(rle_device *dev, const rle_array *out, int dim,
+                          const rle_array *index, const rle_array *src, bool assign);
     /* index is 1-d: out[.., i, ..] = in[.., index[i], ..]. */
-    rle_status (*index_select)(const rle_array *out, const rle_array *in, int dim,
-                               const rle_array *index);
+    rle_status (*index_select)(rle_device *dev, const rle_array *out, const rle_array *in,
+                               int dim, const rle_array *index);
     /* out[.., index[i], ..] += src[.., i, ..], in order. */
-    rle_status (*index_add)(const rle_array *out, int dim, const rle_array *index,
-                            const rle_array *src);
+    rle_status (*index_add)(rle_device *dev, const rle_array *out, int dim,
+                            const rle_array *index, const rle_array *src);
 
     /* Element i (row-major) is drawn at position rng->counter + i*w, w words an element
      * (f32 uniform 1, f64 uniform 2, normal f32 1 (pairs share two words: elements 2k and
      * 2k+1 are the cosine and sine of words 2k, 2k+1 counted from the start of the draw),
      * normal f64 as f32 with two words a uniform). The caller advances the counter, to a
      * multiple of 4 past the words used. out contiguous. */
-    rle_status (*random)(rle_random_kind kind, const rle_array *out, const rle_rng *rng,
-                         double p0, double p1);
+    rle_status (*random)(rle_device *dev, rle_random_kind kind, const rle_array *out,
+                         const rle_rng *rng, double p0, double p1);
     /* Random permutation of 0 .. n-1, out i64[n]. Fisher-Yates from the end: word i of the draw
      * times n - i, the upper half, says which entry changes places with entry n - 1 - i. */
-    rle_status (*randperm)(const rle_array *out, const rle_rng *rng);
+    rle_status (*randperm)(rle_device *dev, const rle_array *out, const rle_rng *rng);
     /* u[r,j] in [0,1), f32: element j of keyed draw `draw` of row key keys[r] (i64[rows]);
      * out [rows, cols] contiguous. */
-    rle_status (*random_keyed)(const rle_array *out, uint64_t seed, const rle_array *keys,
-                               uint32_t draw);
+    rle_status (*random_keyed)(rle_device *dev, const rle_array *out, uint64_t seed,
+                               const rle_array *keys, uint32_t draw);
     /* Inverted dropout by rows: out[r,j] = u(r,j) >= p ? in[r,j] * (1/(1-p)) : 0, with u as in
      * random_keyed and 1/(1-p) rounded to out's dtype. The same call on a gradient is the
      * backward pass. Contiguous 2-d. May alias. */
-    rle_status (*dropout)(const rle_array *out, const rle_array *in, double p, uint64_t seed,
-                          const rle_array *keys, uint32_t draw);
+    rle_status (*dropout)(rle_device *dev, const rle_array *out, const rle_array *in,
+                          double p, uint64_t seed, const rle_array *keys, uint32_t draw);
     /* Inverse-CDF sampling: probs [rows, classes] (need not sum to 1), u f32 [rows, draws],
      * out i64 [rows, draws]: first class whose cumulative share exceeds u. A row with a
      * negative, non-finite or all-zero entry: INVALID_ARGUMENT naming the row. */
-    rle_status (*multinomial)(const rle_array *out, const rle_array *probs, const rle_array *u);
+    rle_status (*multinomial)(rle_device *dev, const rle_array *out,
+                              const rle_array *probs, const rle_array *u);
 
     /* Row of the first entry that is not finite, or negative with `nonnegative`: -1 if none.
      * in [rows, cols]. */
-    rle_status (*find_bad_row)(const rle_array *in, bool nonnegative, int64_t *row);
+    rle_status (*find_bad_row)(rle_device *dev, const rle_array *in, bool nonnegative,
+                               int64_t *row);
 
     /* Optimizers, in place over `count` parameters in one call; contiguous f32 or f64. */
-    rle_status (*adam)(const rle_array *param, const rle_array *grad, const rle_array *m,
-                       const rle_array *v, int count, const rle_adam_args *args);
+    rle_status (*adam)(rle_device *dev, const rle_array *param, const rle_array *grad,
+                       const rle_array *m, const rle_array *v, int count,
+                       const rle_adam_args *args);
     /* momentum may be NULL when args->momentum is 0. */
-    rle_status (*sgd)(const rle_array *param, const rle_array *grad,
+    rle_status (*sgd)(rle_device *dev, const rle_array *param, const rle_array *grad,
                       const rle_array *momentum, int count, const rle_sgd_args *args);
 } rle_device_ops;
 

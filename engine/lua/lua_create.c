@@ -204,7 +204,8 @@ static int create_filled(lua_State *L, int first, bool fill_it, double value,
     rle_tensor **slot = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_tensor_new(c.device, c.dtype, ndim, shape, slot));
     if (fill_it)
-        rle_lua_check(L, c.device->ops->fill(&(*slot)->a, value, (int64_t)value));
+        rle_lua_check(L,
+                      c.device->ops->fill(c.device, &(*slot)->a, value, (int64_t)value));
     require_grad_if(L, &c, *slot);
     return 1;
 }
@@ -309,7 +310,7 @@ static int create_eye(lua_State *L)
     rle_array diagonal = {.data = (*slot)->a.data, .dtype = c.dtype, .ndim = 1};
     diagonal.shape[0] = shape[0] < shape[1] ? shape[0] : shape[1];
     diagonal.stride[0] = shape[1] + 1;
-    rle_lua_check(L, c.device->ops->fill(&diagonal, 1, 1));
+    rle_lua_check(L, c.device->ops->fill(c.device, &diagonal, 1, 1));
     require_grad_if(L, &c, *slot);
     return 1;
 }

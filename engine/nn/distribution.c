@@ -79,7 +79,7 @@ static void column(const log_prob *n, int which, rle_array *a)
 /* g = -gout / s everywhere, gout / p_a more at the action. gout is overwritten. */
 static rle_status probs_gradient(const log_prob *n, rle_array *gout, const rle_array *g)
 {
-    const rle_device_ops *ops = rle_tensor_ops(n->x);
+    rle_device *dev = rle_tensor_device(n->x);
     rle_array total, picked, share, index, wide;
     column(n, TOTAL, &total);
     column(n, PICKED, &picked);
@@ -89,28 +89,30 @@ static rle_status probs_gradient(const log_prob *n, rle_array *gout, const rle_a
     widen(&wide, n->classes);
     widen(&total, n->classes);
     double eps = epsilon(n->x->a.dtype);
-    RLE_TRY(ops->unary_backward(RLE_UNARY_CLAMP, gout, gout, &share, NULL, eps, 1 - eps));
-    RLE_TRY(ops->binary(RLE_BINARY_DIV, g, &wide, &total));
-    RLE_TRY(ops->unary(RLE_UNARY_NEG, g, g, 0, 0));
+    RLE_TRY(dev->ops->unary_backward(dev, RLE_UNARY_CLAMP, gout, gout, &share, NULL, eps,
+                                     1 - eps));
+    RLE_TRY(dev->ops->binary(dev, RLE_BINARY_DIV, g, &wide, &total));
+    RLE_TRY(dev->ops->unary(dev, RLE_UNARY_NEG, g, g, 0, 0));
     /* Where p_a is 0 the result was clamped and gout is 0 now: it must stay so. */
-    RLE_TRY(ops->binary_scalar(RLE_BINARY_MAXIMUM, &picked, &picked, 0x1p-126, 0, false));
-    RLE_TRY(ops->binary(RLE_BINARY_DIV, gout, gout, &picked));
-    return ops->scatter(g, 1, &index, gout, false);
+    RLE_TRY(dev->ops->binary_scalar(dev, RLE_BINARY_MAXIMUM, &picked, &picked, 0x1p-126,
+                                    0, false));
+    RLE_TRY(dev->ops->binary(dev, RLE_BINARY_DIV, gout, gout, &picked));
+    return dev->ops->scatter(dev, g, 1, &index, gout, false);
 }
 
 /* g = -gout * softmax(l), gout more at the action. */
 static rle_status logits_gradient(const log_prob *n, rle_array *gout, const rle_array *g)
 {
-    const rle_device_ops *ops = rle_tensor_ops(n->x);
+    rle_device *dev = rle_tensor_device(n->x);
     rle_array x, index, wide;
     matrix(&x, n->x->a.data, n->x->a.dtype, n->rows, n->classes);
     matrix(&index, n->index->a.data, RLE_I64, n->rows, 1);
     matrix(&wide, gout->data, gout->dtype, n->rows, 1);
     widen(&wide, n->classes);
-    RLE_TRY(ops->softmax(false, g, &x, 1));
-    RLE_TRY(ops->binary(RLE_BINARY_MUL, g, g, &wide));
-    RLE_TRY(ops->unary(RLE_UNARY_NEG, g, g, 0, 0));
-    return ops->scatter(g, 1, &index, gout, false);
+    RLE_TRY(dev->ops->softmax(dev, false, g, &x, 1));
+    RLE_TRY(dev->ops->binary(dev, RLE_BINARY_MUL, g, g, &wide));
+    RLE_TRY(dev->ops->unary(dev, RLE_UNARY_NEG, g, g, 0, 0));
+    return dev->ops->scatter(dev, g, 1, &index, gout, false);
 }
 
 static rle_status log_prob_backward(rle_custom *custom, rle_tensor *gout, int nin,
@@ -176,16 +178,16 @@ static rle_status compute_on_cpu(const log_prob *n, const rle_array *out)
         RLE_TRY(shares_f64(n, total.data, picked.data, share.data));
     else
         RLE_TRY(shares_f32(n, total.data, picked.data, share.data));
-    const rle_device_ops *ops = rle_tensor_ops(n->x);
+    rle_device *dev = rle_tensor_device(n->x);
     double eps = epsilon(n->x->a.dtype);
-    RLE_TRY(ops->unary(RLE_UNARY_CLAMP, out, &share, eps, 1 - eps));
-    return ops->unary(RLE_UNARY_LOG, out, out, 0, 0);
+    RLE_TRY(dev->ops->unary(dev, RLE_UNARY_CLAMP, out, &share, eps, 1 - eps));
+    return dev->ops->unary(dev, RLE_UNARY_LOG, out, out, 0, 0);
 }
 
 /* out [rows, 1] = log(p_a / s), clamped, or l_a - logsumexp(l). */
 static rle_status compute(const log_prob *n, const rle_array *out)
 {
-    const rle_device_ops *ops = rle_tensor_ops(n->x);
+    rle_device *dev = rle_tensor_device(n->x);
     if (!n->logits && rle_tensor_device(n->x)->type == RLE_DEVICE_CPU)
         return compute_on_cpu(n, out);
     rle_array x, index, total, picked, share;
@@ -193,14 +195,15 @@ static rle_status compute(const log_prob *n, const rle_array *out)
     matrix(&index, n->index->a.data, RLE_I64, n->rows, 1);
     column(n, TOTAL, &total);
     column(n, PICKED, &picked);
-    RLE_TRY(ops->gather(&picked, &x, 1, &index));
-    RLE_TRY(ops->reduce(n->logits ? RLE_REDUCE_LOGSUMEXP : RLE_REDUCE_SUM, &total, &x, 2));
-    if (n->logits) return ops->binary(RLE_BINARY_SUB, out, &picked, &total);
+    RLE_TRY(dev->ops->gather(dev, &picked, &x, 1, &index));
+    RLE_TRY(dev->ops->reduce(dev, n->logits ? RLE_REDUCE_LOGSUMEXP : RLE_REDUCE_SUM,
+                             &total, &x, 2));
+    if (n->logits) return dev->ops->binary(dev, RLE_BINARY_SUB, out, &picked, &total);
     double eps = epsilon(n->x->a.dtype);
     column(n, SHARE, &share);
-    RLE_TRY(ops->binary(RLE_BINARY_DIV, &share, &picked, &total));
-    RLE_TRY(ops->unary(RLE_UNARY_CLAMP, out, &share, eps, 1 - eps));
-    return ops->unary(RLE_UNARY_LOG, out, out, 0, 0);
+    RLE_TRY(dev->ops->binary(dev, RLE_BINARY_DIV, &share, &picked, &total));
+    RLE_TRY(dev->ops->unary(dev, RLE_UNARY_CLAMP, out, &share, eps, 1 - eps));
+    return dev->ops->unary(dev, RLE_UNARY_LOG, out, out, 0, 0);
 }
 
 /* x and action, broadcast: n->x and n->index, and the shape of the result. */
@@ -352,7 +355,8 @@ rle_status rle_check_rows(const char *what, rle_rows_kind kind, rle_tensor *x)
            t->a.ndim ? t->a.shape[t->a.ndim - 1] : 1);
     int64_t bad = -1;
     bool nonnegative = kind == RLE_ROWS_NONNEGATIVE || kind == RLE_ROWS_PROBS;
-    rle_status status = rle_tensor_ops(t)->find_bad_row(&rows, nonnegative, &bad);
+    rle_status status =
+        rle_tensor_ops(t)->find_bad_row(rle_tensor_device(t), &rows, nonnegative, &bad);
     rle_tensor_release(t);
     RLE_TRY(status);
     return bad < 0 ? RLE_OK : rle_name_bad_row(what, kind, x);

@@ -214,8 +214,8 @@ rle_status rle_optim_adam(rle_optim *o, const rle_adam_args *args)
         rle_adam_args now = *args;
         now.step = first->steps + 1;
         status = rle_tensor_ops(first->param)
-                     ->adam(o->arrays, o->arrays + max, o->arrays + 2 * max,
-                            o->arrays + 3 * max, n, &now);
+                     ->adam(rle_tensor_device(first->param), o->arrays, o->arrays + max,
+                            o->arrays + 2 * max, o->arrays + 3 * max, n, &now);
     }
     return rle_optim_end(o, status);
 }
@@ -231,8 +231,8 @@ rle_status rle_optim_sgd(rle_optim *o, const rle_sgd_args *args)
         rle_sgd_args now = *args;
         now.first = first->steps == 0;
         status = rle_tensor_ops(first->param)
-                     ->sgd(o->arrays, o->arrays + max, momentum ? o->arrays + 2 * max : NULL,
-                           n, &now);
+                     ->sgd(rle_tensor_device(first->param), o->arrays, o->arrays + max,
+                           momentum ? o->arrays + 2 * max : NULL, n, &now);
     }
     return rle_optim_end(o, status);
 }

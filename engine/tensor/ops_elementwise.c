@@ -109,7 +109,9 @@ rle_status rle_op_unary(rle_unary_kind kind, rle_tensor *t, double p0, double p1
                                rle_unary_gives_bool(kind) ? RLE_BOOL : dtype, t->a.ndim,
                                t->a.shape, out, &r);
     if (status == RLE_OK)
-        status = finish(rle_tensor_ops(t)->unary(kind, &r->a, &in->a, p0, p1), r, out);
+        status = finish(
+            rle_tensor_ops(t)->unary(rle_tensor_device(t), kind, &r->a, &in->a, p0, p1),
+            r, out);
     rle_tensor_release(in);
     return status;
 }
@@ -122,7 +124,8 @@ rle_status rle_op_unary_backward(rle_unary_kind kind, rle_tensor *gout, rle_tens
                            gout->a.shape, &g));
     rle_tensor *none = NULL;
     rle_status status = rle_tensor_ops(gout)->unary_backward(
-        kind, &g->a, &gout->a, x ? &x->a : NULL, y ? &y->a : NULL, p0, p1);
+        rle_tensor_device(gout), kind, &g->a, &gout->a, x ? &x->a : NULL,
+        y ? &y->a : NULL, p0, p1);
     status = finish(status, g, &none);
     if (status == RLE_OK) *out = none;
     return status;
@@ -151,7 +154,9 @@ static rle_status binary_alike(rle_binary_kind kind, rle_tensor *a, rle_tensor *
     rle_tensor *r;
     RLE_TRY(result(binary_names[kind], rle_tensor_device(a), dtype, a->a.ndim, a->a.shape,
                    out, &r));
-    return finish(rle_tensor_ops(a)->binary(kind, &r->a, &a->a, &b->a), r, out);
+    return finish(
+        rle_tensor_ops(a)->binary(rle_tensor_device(a), kind, &r->a, &a->a, &b->a), r,
+        out);
 }
 
 rle_status rle_op_binary(rle_binary_kind kind, rle_tensor *a, rle_tensor *b,
@@ -178,13 +183,13 @@ rle_status rle_op_binary(rle_binary_kind kind, rle_tensor *a, rle_tensor *b,
             result(binary_names[kind], rle_tensor_device(a),
                    rle_binary_gives_bool(kind) ? RLE_BOOL : dtype, ndim, shape, out, &r);
     if (status == RLE_OK) {
-        const rle_device_ops *ops = rle_tensor_ops(a);
+        rle_device *dev = rle_tensor_device(a);
         if (same_shape(&x->a, ndim, shape) && same_shape(&y->a, ndim, shape)) {
-            status = ops->binary(kind, &r->a, &x->a, &y->a);
+            status = dev->ops->binary(dev, kind, &r->a, &x->a, &y->a);
         } else {
             rle_array ex = rle_array_expanded(&x->a, ndim, shape);
             rle_array ey = rle_array_expanded(&y->a, ndim, shape);
-            status = ops->binary(kind, &r->a, &ex, &ey);
+            status = dev->ops->binary(dev, kind, &r->a, &ex, &ey);
         }
         status = finish(status, r, out);
     }
@@ -208,10 +213,10 @@ rle_status rle_op_binary_scalar(rle_binary_kind kind, rle_tensor *t, double valu
                                rle_binary_gives_bool(kind) ? RLE_BOOL : dtype, t->a.ndim,
                                t->a.shape, out, &r);
     if (status == RLE_OK)
-        status =
-            finish(rle_tensor_ops(t)->binary_scalar(kind, &r->a, &x->a, value,
-                                                    whole ? (int64_t)value : 0, reversed),
-                   r, out);
+        status = finish(
+            rle_tensor_ops(t)->binary_scalar(rle_tensor_device(t), kind, &r->a, &x->a,
+                                             value, whole ? (int64_t)value : 0, reversed),
+            r, out);
     rle_tensor_release(x);
     return status;
 }
@@ -237,7 +242,9 @@ rle_status rle_op_where(rle_tensor *cond, rle_tensor *a, rle_tensor *b, rle_tens
         rle_array ex = rle_array_expanded(&x->a, all.ndim, all.shape);
         rle_array ey = rle_array_expanded(&y->a, all.ndim, all.shape);
         rle_tensor *none = NULL;
-        status = finish(rle_tensor_ops(a)->where(&r->a, &ec, &ex, &ey), r, &none);
+        status =
+            finish(rle_tensor_ops(a)->where(rle_tensor_device(a), &r->a, &ec, &ex, &ey),
+                   r, &none);
         if (status == RLE_OK) *out = none;
     }
     rle_tensor_release(x);

@@ -52,7 +52,9 @@ rle_status rle_op_gather(rle_tensor *t, int dim, rle_tensor *index, rle_tensor *
     RLE_TRY(as_index("gather", t, index, &idx));
     rle_status status =
         rle_tensor_new(rle_tensor_device(t), t->a.dtype, idx->a.ndim, idx->a.shape, &r);
-    if (status == RLE_OK) status = rle_tensor_ops(t)->gather(&r->a, &t->a, dim, &idx->a);
+    if (status == RLE_OK)
+        status =
+            rle_tensor_ops(t)->gather(rle_tensor_device(t), &r->a, &t->a, dim, &idx->a);
     rle_tensor_release(idx);
     if (status != RLE_OK) {
         rle_tensor_release(r);
@@ -76,8 +78,8 @@ rle_status rle_op_scatter(rle_tensor *into, int dim, rle_tensor *index, rle_tens
     RLE_TRY(as_index(what, into, index, &idx));
     rle_array part = src->a; /* what index covers */
     memcpy(part.shape, idx->a.shape, sizeof part.shape);
-    rle_status status =
-        rle_tensor_ops(into)->scatter(&into->a, dim, &idx->a, &part, assign);
+    rle_status status = rle_tensor_ops(into)->scatter(rle_tensor_device(into), &into->a,
+                                                      dim, &idx->a, &part, assign);
     rle_tensor_release(idx);
     if (status == RLE_OK) into->storage->version++;
     return status;
@@ -99,7 +101,8 @@ rle_status rle_op_index_select(rle_tensor *t, int dim, rle_tensor *index,
     rle_status status =
         rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, shape, &r);
     if (status == RLE_OK)
-        status = rle_tensor_ops(t)->index_select(&r->a, &t->a, dim, &idx->a);
+        status = rle_tensor_ops(t)->index_select(rle_tensor_device(t), &r->a, &t->a, dim,
+                                                 &idx->a);
     rle_tensor_release(idx);
     if (status != RLE_OK) {
         rle_tensor_release(r);
@@ -125,7 +128,8 @@ rle_status rle_op_index_add(rle_tensor *into, int dim, rle_tensor *index, rle_te
     }
     rle_tensor *idx;
     RLE_TRY(as_index("index_add_", into, index, &idx));
-    rle_status status = rle_tensor_ops(into)->index_add(&into->a, dim, &idx->a, &src->a);
+    rle_status status = rle_tensor_ops(into)->index_add(rle_tensor_device(into), &into->a,
+                                                        dim, &idx->a, &src->a);
     rle_tensor_release(idx);
     if (status == RLE_OK) into->storage->version++;
     return status;
@@ -162,9 +166,9 @@ rle_status rle_op_one_hot(rle_tensor *index, int64_t classes, rle_tensor **out)
     at.shape[at.ndim] = 1;
     at.stride[at.ndim++] = 0;
     if (status == RLE_OK) status = rle_tensor_new(dev, RLE_I64, at.ndim, at.shape, &ones);
-    if (status == RLE_OK) status = dev->ops->fill(&ones->a, 1, 1);
+    if (status == RLE_OK) status = dev->ops->fill(dev, &ones->a, 1, 1);
     if (status == RLE_OK)
-        status = dev->ops->scatter(&r->a, at.ndim - 1, &at, &ones->a, true);
+        status = dev->ops->scatter(dev, &r->a, at.ndim - 1, &at, &ones->a, true);
     rle_tensor_release(ones);
     rle_tensor_release(idx);
     if (status != RLE_OK) {

@@ -58,12 +58,12 @@ static bool fold_leading(const rle_array *a, rle_array *folded)
 
 /* Batched product of arrays of the same leading shape (by strides of 0 where broadcast).
  */
-static rle_status batched(const rle_device_ops *ops, const rle_array *out,
-                          const rle_array *a, const rle_array *b)
+static rle_status batched(rle_device *dev, const rle_array *out, const rle_array *a,
+                          const rle_array *b)
 {
     rle_array fo, fa, fb;
     if (fold_leading(out, &fo) && fold_leading(a, &fa) && fold_leading(b, &fb))
-        return ops->matmul(&fo, &fa, &fb, NULL, false);
+        return dev->ops->matmul(dev, &fo, &fa, &fb, NULL, false);
     /* Peel the first dimension off until the rest folds. */
     rle_array so = *out, sa = *a, sb = *b;
     so.ndim--, sa.ndim--, sb.ndim--;
@@ -79,7 +79,7 @@ static rle_status batched(const rle_device_ops *ops, const rle_array *out,
         so.data = (char *)out->data + i * out->stride[0] * size;
         sa.data = (char *)a->data + i * a->stride[0] * size;
         sb.data = (char *)b->data + i * b->stride[0] * size;
-        RLE_TRY(batched(ops, &so, &sa, &sb));
+        RLE_TRY(batched(dev, &so, &sa, &sb));
     }
     return RLE_OK;
 }
@@ -111,10 +111,10 @@ rle_status rle_op_matmul(rle_tensor *ta, rle_tensor *tb, rle_tensor **out)
 
     rle_tensor *r;
     RLE_TRY(rle_tensor_new(rle_tensor_device(ta), a.dtype, lead + 2, shape, &r));
-    const rle_device_ops *ops = rle_tensor_ops(ta);
+    rle_device *dev = rle_tensor_device(ta);
     rle_status status;
     if (lead == 0) {
-        status = ops->matmul(&r->a, &a, &b, NULL, false);
+        status = dev->ops->matmul(dev, &r->a, &a, &b, NULL, false);
     } else {
         int64_t full[RLE_MAX_DIMS];
         memcpy(full, shape, sizeof full);
@@ -124,7 +124,7 @@ rle_status rle_op_matmul(rle_tensor *ta, rle_tensor *tb, rle_tensor **out)
         full[lead] = b.shape[b.ndim - 2];
         full[lead + 1] = b.shape[b.ndim - 1];
         rle_array eb = rle_array_expanded(&b, lead + 2, full);
-        status = batched(ops, &r->a, &ea, &eb);
+        status = batched(dev, &r->a, &ea, &eb);
     }
     if (status != RLE_OK) {
         rle_tensor_release(r);
@@ -183,7 +183,8 @@ rle_status rle_op_linear(rle_tensor *x, rle_tensor *weight, rle_tensor *bias,
         w.shape[1] = weight->a.shape[0];
         w.stride[0] = weight->a.stride[1];
         w.stride[1] = weight->a.stride[0];
-        status = rle_tensor_ops(x)->matmul(&o, &a, &w, bias ? &bias->a : NULL, false);
+        status = rle_tensor_ops(x)->matmul(rle_tensor_device(x), &o, &a, &w,
+                                           bias ? &bias->a : NULL, false);
         if (status != RLE_OK)
             rle_tensor_release(r);
         else

@@ -39,8 +39,10 @@ rle_status rle_op_random(rle_random_kind kind, rle_tensor *t, double p0, double 
     uint64_t words = (uint64_t)rle_tensor_numel(t);
     if (kind == RLE_RANDOM_NORMAL) words += words & 1; /* they come in pairs */
     rle_rng at = draw_words(words * (d == RLE_F64 || p1 - p0 > 0x1p32 ? 2 : 1));
-    rle_status status = rle_tensor_ops(t)->random(kind, &target->a, &at, p0, p1);
-    if (status == RLE_OK && apart) status = rle_tensor_ops(t)->copy(&t->a, &apart->a);
+    rle_status status =
+        rle_tensor_ops(t)->random(rle_tensor_device(t), kind, &target->a, &at, p0, p1);
+    if (status == RLE_OK && apart)
+        status = rle_tensor_ops(t)->copy(rle_tensor_device(t), &t->a, &apart->a);
     rle_tensor_release(apart);
     if (status == RLE_OK) t->storage->version++;
     return status;
@@ -69,7 +71,7 @@ rle_status rle_op_randperm(rle_device *dev, int64_t n, rle_tensor **out)
     rle_tensor *t;
     RLE_TRY(rle_tensor_new(dev, RLE_I64, 1, &n, &t));
     rle_rng at = draw_words((uint64_t)n * 2);
-    rle_status status = dev->ops->randperm(&t->a, &at);
+    rle_status status = dev->ops->randperm(dev, &t->a, &at);
     if (status != RLE_OK) {
         rle_tensor_release(t);
         return status;
@@ -83,7 +85,7 @@ rle_status rle_op_row_keys(rle_device *dev, int64_t rows, rle_tensor **out)
     rle_tensor *t;
     RLE_TRY(rle_tensor_new(dev, RLE_I64, 1, &rows, &t));
     rle_rng at = draw_words((uint64_t)rows * 2);
-    rle_status status = dev->ops->random(RLE_RANDOM_INTEGER, &t->a, &at, 0, 0x1p62);
+    rle_status status = dev->ops->random(dev, RLE_RANDOM_INTEGER, &t->a, &at, 0, 0x1p62);
     if (status != RLE_OK) {
         rle_tensor_release(t);
         return status;
@@ -130,9 +132,10 @@ static rle_status fill_uniforms(rle_device *dev, const rle_array *u, rle_tensor 
                                 uint32_t draw)
 {
     if (keys)
-        return dev->ops->random_keyed(u, rle_context_current()->rng->seed, &keys->a, draw);
+        return dev->ops->random_keyed(dev, u, rle_context_current()->rng->seed, &keys->a,
+                                      draw);
     rle_rng at = draw_words((uint64_t)rle_array_numel(u));
-    return dev->ops->random(RLE_RANDOM_UNIFORM, u, &at, 0, 1);
+    return dev->ops->random(dev, RLE_RANDOM_UNIFORM, u, &at, 0, 1);
 }
 
 rle_status rle_op_multinomial(rle_tensor *probs, int64_t draws, rle_tensor *keys,
@@ -165,7 +168,7 @@ rle_status rle_op_multinomial(rle_tensor *probs, int64_t draws, rle_tensor *keys
         as_matrix(&um, small ? few : u->a.data, RLE_F32, rows, columns);
         as_matrix(&rm, r->a.data, RLE_I64, rows, columns);
         status = fill_uniforms(dev, &um, keys, draw);
-        if (status == RLE_OK) status = dev->ops->multinomial(&rm, &pm, &um);
+        if (status == RLE_OK) status = dev->ops->multinomial(dev, &rm, &pm, &um);
     }
     rle_tensor_release(p);
     rle_tensor_release(u);
@@ -200,7 +203,8 @@ rle_status rle_op_dropout(rle_tensor *t, double p, rle_tensor *keys, uint32_t dr
         flat.ndim = 1;
         flat.shape[0] = ri.shape[0];
         flat.stride[0] = 1;
-        status = rle_tensor_ops(t)->dropout(&ro, &ri, p, seed, &flat, draw);
+        status = rle_tensor_ops(t)->dropout(rle_tensor_device(t), &ro, &ri, p, seed,
+                                            &flat, draw);
     }
     rle_tensor_release(in);
     if (status != RLE_OK) {

@@ -69,7 +69,8 @@ rle_status rle_op_reduce(rle_reduce_kind kind, rle_tensor *t, uint32_t dims, boo
     }
     rle_tensor *r;
     RLE_TRY(rle_tensor_new(rle_tensor_device(t), dtype, t->a.ndim, shape, &r));
-    rle_status status = rle_tensor_ops(t)->reduce(kind, &r->a, &t->a, dims);
+    rle_status status =
+        rle_tensor_ops(t)->reduce(rle_tensor_device(t), kind, &r->a, &t->a, dims);
     if (status != RLE_OK) {
         rle_tensor_release(r);
         return status;
@@ -107,8 +108,8 @@ rle_status rle_op_arg_reduce(bool largest, rle_tensor *t, int dim, bool keepdim,
     if (status == RLE_OK && values)
         status = rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, shape, &v);
     if (status == RLE_OK)
-        status =
-            rle_tensor_ops(t)->arg_reduce(largest, v ? &v->a : NULL, &i->a, &t->a, dim);
+        status = rle_tensor_ops(t)->arg_reduce(rle_tensor_device(t), largest,
+                                               v ? &v->a : NULL, &i->a, &t->a, dim);
     if (status != RLE_OK) {
         rle_tensor_release(v);
         rle_tensor_release(i);
@@ -139,7 +140,8 @@ rle_status rle_op_softmax(bool logarithm, rle_tensor *t, int dim, rle_tensor **o
     RLE_TRY(check_float(what, t));
     rle_tensor *r;
     RLE_TRY(rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, t->a.shape, &r));
-    rle_status status = rle_tensor_ops(t)->softmax(logarithm, &r->a, &t->a, dim);
+    rle_status status =
+        rle_tensor_ops(t)->softmax(rle_tensor_device(t), logarithm, &r->a, &t->a, dim);
     if (status != RLE_OK) {
         rle_tensor_release(r);
         return status;
@@ -153,8 +155,8 @@ rle_status rle_op_softmax_backward(bool logarithm, rle_tensor *gout, rle_tensor 
 {
     rle_tensor *r;
     RLE_TRY(rle_tensor_new(rle_tensor_device(y), y->a.dtype, y->a.ndim, y->a.shape, &r));
-    rle_status status =
-        rle_tensor_ops(y)->softmax_backward(logarithm, &r->a, &gout->a, &y->a, dim);
+    rle_status status = rle_tensor_ops(y)->softmax_backward(
+        rle_tensor_device(y), logarithm, &r->a, &gout->a, &y->a, dim);
     if (status != RLE_OK) {
         rle_tensor_release(r);
         return status;
@@ -174,7 +176,9 @@ rle_status rle_op_cumsum(rle_tensor *t, int dim, bool reverse, rle_tensor **out)
     }
     rle_status status =
         rle_tensor_new(rle_tensor_device(t), dtype, t->a.ndim, t->a.shape, &r);
-    if (status == RLE_OK) status = rle_tensor_ops(t)->cumsum(&r->a, &in->a, dim, reverse);
+    if (status == RLE_OK)
+        status =
+            rle_tensor_ops(t)->cumsum(rle_tensor_device(t), &r->a, &in->a, dim, reverse);
     rle_tensor_release(in);
     if (status != RLE_OK) {
         rle_tensor_release(r);
@@ -194,7 +198,8 @@ rle_status rle_op_sort(rle_tensor *t, int dim, bool descending, rle_tensor **val
     if (status == RLE_OK)
         status = rle_tensor_new(rle_tensor_device(t), RLE_I64, t->a.ndim, t->a.shape, &i);
     if (status == RLE_OK)
-        status = rle_tensor_ops(t)->sort(&v->a, &i->a, &t->a, dim, descending);
+        status = rle_tensor_ops(t)->sort(rle_tensor_device(t), &v->a, &i->a, &t->a, dim,
+                                         descending);
     if (status != RLE_OK) {
         rle_tensor_release(v);
         rle_tensor_release(i);

@@ -267,7 +267,7 @@ rle_status rle_op_clone(rle_tensor *t, rle_tensor **out)
 {
     rle_tensor *c;
     RLE_TRY(rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, t->a.shape, &c));
-    rle_status status = rle_tensor_ops(t)->copy(&c->a, &t->a);
+    rle_status status = rle_tensor_ops(t)->copy(rle_tensor_device(t), &c->a, &t->a);
     if (status != RLE_OK) {
         rle_tensor_release(c);
         return status;
@@ -288,7 +288,7 @@ rle_status rle_op_to(rle_tensor *t, rle_device *dev, rle_dtype dtype, rle_tensor
     rle_device *from = rle_tensor_device(t);
     rle_tensor *c;
     RLE_TRY(rle_tensor_new(from, dtype, t->a.ndim, t->a.shape, &c));
-    rle_status status = from->ops->copy(&c->a, &t->a);
+    rle_status status = from->ops->copy(from, &c->a, &t->a);
     if (status == RLE_OK && dev != from) {
         /* Between devices the bytes go through the host. */
         size_t bytes = c->storage->block.size;
@@ -331,7 +331,7 @@ rle_status rle_op_copy_into(rle_tensor *dst, rle_tensor *src)
         src = apart;
     }
     rle_array e = rle_array_expanded(&src->a, ndim, shape);
-    rle_status status = rle_tensor_ops(dst)->copy(&dst->a, &e);
+    rle_status status = rle_tensor_ops(dst)->copy(rle_tensor_device(dst), &dst->a, &e);
     rle_tensor_release(moved);
     rle_tensor_release(apart);
     if (status == RLE_OK) dst->storage->version++;
@@ -340,7 +340,7 @@ rle_status rle_op_copy_into(rle_tensor *dst, rle_tensor *src)
 
 rle_status rle_op_fill(rle_tensor *t, double value, int64_t integer)
 {
-    RLE_TRY(rle_tensor_ops(t)->fill(&t->a, value, integer));
+    RLE_TRY(rle_tensor_ops(t)->fill(rle_tensor_device(t), &t->a, value, integer));
     t->storage->version++;
     return RLE_OK;
 }
@@ -393,7 +393,8 @@ rle_status rle_op_cat(rle_tensor *const *parts, int count, int dim, bool stack,
         for (int d = 0; d < slot.ndim; d++)
             slot.stride[d] = t->a.stride[d + (stack && d >= dim)];
         slot.data = (char *)t->a.data + at * t->a.stride[dim] * size;
-        rle_status status = rle_tensor_ops(t)->copy(&slot, &parts[i]->a);
+        rle_status status =
+            rle_tensor_ops(t)->copy(rle_tensor_device(t), &slot, &parts[i]->a);
         if (status != RLE_OK) {
             rle_tensor_release(t);
             return status;

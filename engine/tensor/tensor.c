@@ -134,7 +134,7 @@ rle_status rle_tensor_zeros(rle_device *dev, rle_dtype dtype, int ndim,
 {
     rle_tensor *t;
     RLE_TRY(rle_tensor_new(dev, dtype, ndim, shape, &t));
-    rle_status status = dev->ops->fill(&t->a, 0, 0);
+    rle_status status = dev->ops->fill(dev, &t->a, 0, 0);
     if (status != RLE_OK) {
         rle_tensor_release(t);
         return status;
@@ -186,7 +186,7 @@ static rle_status contiguous_data(rle_tensor *t, rle_tensor **copy, void **data)
     }
     RLE_TRY(
         rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, t->a.shape, copy));
-    rle_status status = rle_tensor_ops(t)->copy(&(*copy)->a, &t->a);
+    rle_status status = rle_tensor_ops(t)->copy(rle_tensor_device(t), &(*copy)->a, &t->a);
     if (status != RLE_OK) {
         rle_tensor_release(*copy);
         *copy = NULL;
@@ -220,7 +220,7 @@ rle_status rle_tensor_write_host(rle_tensor *t, rle_dtype dtype, const void *hos
     } else {
         rle_tensor *source;
         RLE_TRY(rle_tensor_from_host(dev, dtype, t->a.ndim, t->a.shape, host, &source));
-        rle_status status = dev->ops->copy(&t->a, &source->a);
+        rle_status status = dev->ops->copy(dev, &t->a, &source->a);
         rle_tensor_release(source);
         if (status != RLE_OK) return status;
     }

@@ -39,7 +39,7 @@ static rle_array array(rle_dtype t, int64_t rows, int64_t cols)
     a.data = aligned_alloc(64, bytes ? bytes : 64);
     memset(a.data, 0, bytes);
     rle_rng rng = {1, 1, 0};
-    if (rle_dtype_is_float(t)) ops->random(RLE_RANDOM_NORMAL, &a, &rng, 0, 1);
+    if (rle_dtype_is_float(t)) ops->random(NULL, RLE_RANDOM_NORMAL, &a, &rng, 0, 1);
     return a;
 }
 
@@ -60,7 +60,7 @@ static void product(rle_dtype t, int64_t m, int64_t k, int64_t n, bool ta, bool 
     rle_array out = array(t, m, n);
     rle_array x = ta ? transposed(&a) : a, y = tb ? transposed(&b) : b;
     double ns;
-    MEASURE(ns, ops->matmul(&out, &x, &y, NULL, false));
+    MEASURE(ns, ops->matmul(NULL, &out, &x, &y, NULL, false));
     printf("  %s %c[%4d,%4d] x %c[%4d,%4d]  %10.0f ns  %6.1f GFLOP/s\n",
            rle_dtype_name(t), ta ? 'T' : ' ', (int)m, (int)k, tb ? 'T' : ' ', (int)k,
            (int)n, ns, 2.0 * (double)m * (double)k * (double)n / ns);
@@ -109,7 +109,7 @@ static void elementwise(void)
         for (int s = 0; s < 4; s++) {
             rle_array x = array(s == 3 ? RLE_F64 : RLE_F32, 1, sizes[s]), y = x;
             y.data = aligned_alloc(64, 65536);
-            MEASURE(ns[s], ops->unary(unary[i].kind, &y, &x, 0, 0));
+            MEASURE(ns[s], ops->unary(NULL, unary[i].kind, &y, &x, 0, 0));
             free(x.data);
             free(y.data);
         }
@@ -126,12 +126,12 @@ static void elementwise(void)
     columns.stride[1] = 0;
     t = transposed(&t);
     double ns[6];
-    MEASURE(ns[0], ops->binary(RLE_BINARY_ADD, &out, &a, &b));
-    MEASURE(ns[1], ops->binary(RLE_BINARY_ADD, &out, &a, &rows));
-    MEASURE(ns[2], ops->binary(RLE_BINARY_ADD, &out, &a, &columns));
-    MEASURE(ns[3], ops->binary(RLE_BINARY_ADD, &out, &a, &t));
-    MEASURE(ns[4], ops->binary_scalar(RLE_BINARY_MUL, &out, &a, 2, 2, false));
-    MEASURE(ns[5], ops->binary(RLE_BINARY_GT, &flags, &a, &b));
+    MEASURE(ns[0], ops->binary(NULL, RLE_BINARY_ADD, &out, &a, &b));
+    MEASURE(ns[1], ops->binary(NULL, RLE_BINARY_ADD, &out, &a, &rows));
+    MEASURE(ns[2], ops->binary(NULL, RLE_BINARY_ADD, &out, &a, &columns));
+    MEASURE(ns[3], ops->binary(NULL, RLE_BINARY_ADD, &out, &a, &t));
+    MEASURE(ns[4], ops->binary_scalar(NULL, RLE_BINARY_MUL, &out, &a, 2, 2, false));
+    MEASURE(ns[5], ops->binary(NULL, RLE_BINARY_GT, &flags, &a, &b));
     printf(
         "[256,128] + same %.0f, + row %.0f, + column %.0f, + transposed %.0f, * 2 %.0f, "
         "> %.0f ns\n",
@@ -140,8 +140,8 @@ static void elementwise(void)
     bias.shape[0] = 256;
     bias.stride[0] = 0;
     pair.data = out.data;
-    MEASURE(ns[0], ops->binary(RLE_BINARY_ADD, &pair, &small, &bias));
-    MEASURE(ns[1], ops->copy(&out, &t));
+    MEASURE(ns[0], ops->binary(NULL, RLE_BINARY_ADD, &pair, &small, &bias));
+    MEASURE(ns[1], ops->copy(NULL, &out, &t));
     printf("[256,2] + row %.0f ns; copy of a transposed [256,128] %.0f ns\n", ns[0],
            ns[1]);
 }
@@ -153,19 +153,19 @@ static void reductions(void)
               row = array(RLE_F32, 256, 1), all = array(RLE_F32, 1, 1),
               out = array(RLE_F32, 256, 128);
     double ns[4];
-    MEASURE(ns[0], ops->reduce(RLE_REDUCE_SUM, &col, &a, 1));
-    MEASURE(ns[1], ops->reduce(RLE_REDUCE_SUM, &row, &a, 2));
-    MEASURE(ns[2], ops->reduce(RLE_REDUCE_SUM, &all, &a, 3));
-    MEASURE(ns[3], ops->softmax(false, &out, &a, 1));
+    MEASURE(ns[0], ops->reduce(NULL, RLE_REDUCE_SUM, &col, &a, 1));
+    MEASURE(ns[1], ops->reduce(NULL, RLE_REDUCE_SUM, &row, &a, 2));
+    MEASURE(ns[2], ops->reduce(NULL, RLE_REDUCE_SUM, &all, &a, 3));
+    MEASURE(ns[3], ops->softmax(NULL, false, &out, &a, 1));
     printf("rows %.0f, columns %.0f, all %.0f, softmax %.0f ns\n", ns[0], ns[1], ns[2],
            ns[3]);
     rle_array p = array(RLE_F32, 256, 2), q = array(RLE_F32, 256, 2),
               one = array(RLE_F32, 1, 2), o = array(RLE_F32, 1, 2),
               sum = array(RLE_F32, 1, 1), i = array(RLE_I64, 256, 1);
-    MEASURE(ns[0], ops->softmax(true, &q, &p, 1));
-    MEASURE(ns[1], ops->softmax(true, &o, &one, 1));
-    MEASURE(ns[2], ops->reduce(RLE_REDUCE_SUM, &sum, &one, 3));
-    MEASURE(ns[3], ops->arg_reduce(true, NULL, &i, &p, 1));
+    MEASURE(ns[0], ops->softmax(NULL, true, &q, &p, 1));
+    MEASURE(ns[1], ops->softmax(NULL, true, &o, &one, 1));
+    MEASURE(ns[2], ops->reduce(NULL, RLE_REDUCE_SUM, &sum, &one, 3));
+    MEASURE(ns[3], ops->arg_reduce(NULL, true, NULL, &i, &p, 1));
     printf("log_softmax of [256,2] %.0f, of [1,2] %.0f; sum of 2 %.0f; argmax of [256,2] "
            "%.0f ns\n",
            ns[0], ns[1], ns[2], ns[3]);
@@ -181,14 +181,14 @@ static void randoms(void)
     k.stride[0] = 1;
     rle_rng rng = {1, 2, 0};
     double ns[5];
-    MEASURE(ns[0], ops->random(RLE_RANDOM_UNIFORM, &a, &rng, 0, 1));
-    MEASURE(ns[1], ops->random(RLE_RANDOM_NORMAL, &a, &rng, 0, 1));
-    MEASURE(ns[2], ops->random(RLE_RANDOM_UNIFORM, &one, &rng, 0, 1));
-    MEASURE(ns[3], ops->dropout(&x, &x, 0.5, 1, &k, 0));
+    MEASURE(ns[0], ops->random(NULL, RLE_RANDOM_UNIFORM, &a, &rng, 0, 1));
+    MEASURE(ns[1], ops->random(NULL, RLE_RANDOM_NORMAL, &a, &rng, 0, 1));
+    MEASURE(ns[2], ops->random(NULL, RLE_RANDOM_UNIFORM, &one, &rng, 0, 1));
+    MEASURE(ns[3], ops->dropout(NULL, &x, &x, 0.5, 1, &k, 0));
     rle_array row = x;
     row.shape[0] = 1;
     k.shape[0] = 1;
-    MEASURE(ns[4], ops->dropout(&row, &row, 0.5, 1, &k, 0));
+    MEASURE(ns[4], ops->dropout(NULL, &row, &row, 0.5, 1, &k, 0));
     printf(
         "random: 4096 uniforms %.0f, normals %.0f; 4 uniforms %.0f; dropout of [256,128] "
         "%.0f, of [1,128] %.0f ns\n",
@@ -210,8 +210,8 @@ static void training(void)
         g[i] = array(RLE_F32, p[i].shape[0], p[i].shape[1]);
         m[i] = array(RLE_F32, p[i].shape[0], p[i].shape[1]);
         v[i] = array(RLE_F32, p[i].shape[0], p[i].shape[1]);
-        ops->fill(&m[i], 0, 0);
-        ops->fill(&v[i], 0, 0);
+        ops->fill(NULL, &m[i], 0, 0);
+        ops->fill(NULL, &v[i], 0, 0);
     }
     rle_array w1 = transposed(&p[0]), w2 = transposed(&p[2]), xt = x,
               dht = transposed(&dh), dyt = transposed(&dy), b1 = p[1], b2 = p[3];
@@ -222,16 +222,16 @@ static void training(void)
     rle_adam_args adam = {
         .lr = 1e-3, .beta1 = .9, .beta2 = .999, .eps = 1e-8, .step = 10};
     double ns[12];
-    MEASURE(ns[0], ops->matmul(&h, &x, &w1, &b1, false));
-    MEASURE(ns[1], ops->unary(RLE_UNARY_RELU, &h, &h, 0, 0));
-    MEASURE(ns[2], ops->matmul(&y, &h, &w2, &b2, false));
-    MEASURE(ns[3], ops->matmul(&g[2], &dyt, &h, NULL, false));
-    MEASURE(ns[4], ops->reduce(RLE_REDUCE_SUM, &g[3], &dy, 1));
-    MEASURE(ns[5], ops->matmul(&dh, &dy, &p[2], NULL, false));
-    MEASURE(ns[6], ops->unary_backward(RLE_UNARY_RELU, &dh, &dh, NULL, &h, 0, 0));
-    MEASURE(ns[7], ops->matmul(&g[0], &dht, &xt, NULL, false));
-    MEASURE(ns[8], ops->reduce(RLE_REDUCE_SUM, &g[1], &dh, 1));
-    MEASURE(ns[9], ops->adam(p, g, m, v, 4, &adam));
+    MEASURE(ns[0], ops->matmul(NULL, &h, &x, &w1, &b1, false));
+    MEASURE(ns[1], ops->unary(NULL, RLE_UNARY_RELU, &h, &h, 0, 0));
+    MEASURE(ns[2], ops->matmul(NULL, &y, &h, &w2, &b2, false));
+    MEASURE(ns[3], ops->matmul(NULL, &g[2], &dyt, &h, NULL, false));
+    MEASURE(ns[4], ops->reduce(NULL, RLE_REDUCE_SUM, &g[3], &dy, 1));
+    MEASURE(ns[5], ops->matmul(NULL, &dh, &dy, &p[2], NULL, false));
+    MEASURE(ns[6], ops->unary_backward(NULL, RLE_UNARY_RELU, &dh, &dh, NULL, &h, 0, 0));
+    MEASURE(ns[7], ops->matmul(NULL, &g[0], &dht, &xt, NULL, false));
+    MEASURE(ns[8], ops->reduce(NULL, RLE_REDUCE_SUM, &g[1], &dh, 1));
+    MEASURE(ns[9], ops->adam(NULL, p, g, m, v, 4, &adam));
     static const char *const names[] = {"x W1 + b1", "relu",  "h W2 + b2", "dW2", "db2",
                                         "dh",        "relu'", "dW1",       "db1", "adam"};
     double sum = 0;

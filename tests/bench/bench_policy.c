@@ -69,7 +69,7 @@ int main(void)
         a.data = fill[i];
         a.shape[0] = sizes[i];
         rng.stream = (uint64_t)i;
-        rle_cpu_ops()->random(RLE_RANDOM_NORMAL, &a, &rng, 0, 0.5);
+        rle_cpu_ops()->random(NULL, RLE_RANDOM_NORMAL, &a, &rng, 0, 0.5);
     }
     for (int j = 0; j < HIDDEN; j++)
         for (int k = 0; k < IN; k++) w1t[k][j] = w1[j][k];

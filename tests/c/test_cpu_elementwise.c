@@ -89,7 +89,7 @@ static void unary_matches_plain_c(void **state)
             bool started = false;
             for (FOR_EACH_ISA(i)) {
                 box out = box_copy(&first);
-                assert_int_equal(ops->unary(kind, &out.a, &in.a, lo, hi), RLE_OK);
+                assert_int_equal(ops->unary(NULL, kind, &out.a, &in.a, lo, hi), RLE_OK);
                 box_check(&out);
                 if (started) {
                     same_bits(&out.a, &first.a, check_isas[i]);
@@ -115,7 +115,8 @@ static void unary_matches_plain_c(void **state)
                 box same = box_copy(&first);
                 for (int64_t e = 0; e < n; e++)
                     memcpy(at(&same.a, e), at(&in.a, e), rle_dtype_size(t));
-                assert_int_equal(ops->unary(kind, &same.a, &same.a, lo, hi), RLE_OK);
+                assert_int_equal(ops->unary(NULL, kind, &same.a, &same.a, lo, hi),
+                                 RLE_OK);
                 same_bits(&same.a, &first.a, "in place");
                 box_check(&same);
                 box_free(&same);
@@ -177,7 +178,8 @@ static void gradients_match_plain_c(void **state)
             bool started = false;
             for (FOR_EACH_ISA(i)) {
                 box out = box_copy(&first);
-                assert_int_equal(ops->unary_backward(kind, &out.a, &g.a, by_y ? NULL : &x.a,
+                assert_int_equal(ops->unary_backward(NULL, kind, &out.a, &g.a,
+                                                     by_y ? NULL : &x.a,
                                                      by_y ? &x.a : NULL, -1, 2),
                                  RLE_OK);
                 box_check(&out);
@@ -303,8 +305,8 @@ static void binary_matches_plain_c(void **state)
             for (FOR_EACH_ISA(i)) {
                 box out = box_copy(&first);
                 rle_status s = form == 0
-                                   ? ops->binary(kind, &out.a, &a.a, &b.a)
-                                   : ops->binary_scalar(kind, &out.a, &a.a, number,
+                                   ? ops->binary(NULL, kind, &out.a, &a.a, &b.a)
+                                   : ops->binary_scalar(NULL, kind, &out.a, &a.a, number,
                                                         (int64_t)number, form == 2);
                 assert_int_equal(s, RLE_OK);
                 box_check(&out);
@@ -328,7 +330,7 @@ static void binary_matches_plain_c(void **state)
                 box same = box_copy(&first);
                 for (int64_t e = 0; e < n; e++)
                     memcpy(at(&same.a, e), at(&a.a, e), rle_dtype_size(t));
-                assert_int_equal(ops->binary(kind, &same.a, &same.a, &b.a), RLE_OK);
+                assert_int_equal(ops->binary(NULL, kind, &same.a, &same.a, &b.a), RLE_OK);
                 same_bits(&same.a, &first.a, "in place");
                 box_free(&same);
             }
@@ -346,21 +348,21 @@ static void integers_wrap_and_survive_their_ends(void **state)
     int64_t a[4] = {INT64_MIN, INT64_MAX, INT64_MIN, 7}, b[4] = {-1, 1, 0, 0}, out[4];
     rle_array A = {a, RLE_I64, 1, {4}, {1}}, B = {b, RLE_I64, 1, {4}, {1}},
               O = {out, RLE_I64, 1, {4}, {1}};
-    assert_int_equal(ops->binary(RLE_BINARY_FLOOR_DIV, &O, &A, &B), RLE_OK);
+    assert_int_equal(ops->binary(NULL, RLE_BINARY_FLOOR_DIV, &O, &A, &B), RLE_OK);
     assert_true(out[0] == INT64_MIN && out[1] == INT64_MAX && out[2] == 0 && out[3] == 0);
-    assert_int_equal(ops->binary(RLE_BINARY_REMAINDER, &O, &A, &B), RLE_OK);
+    assert_int_equal(ops->binary(NULL, RLE_BINARY_REMAINDER, &O, &A, &B), RLE_OK);
     assert_true(out[0] == 0 && out[1] == 0 && out[2] == 0 && out[3] == 0);
-    assert_int_equal(ops->binary(RLE_BINARY_ADD, &O, &A, &B), RLE_OK);
+    assert_int_equal(ops->binary(NULL, RLE_BINARY_ADD, &O, &A, &B), RLE_OK);
     assert_true(out[0] == INT64_MAX && out[1] == INT64_MIN);
-    assert_int_equal(ops->unary(RLE_UNARY_NEG, &O, &A, 0, 0), RLE_OK);
+    assert_int_equal(ops->unary(NULL, RLE_UNARY_NEG, &O, &A, 0, 0), RLE_OK);
     assert_true(out[0] == INT64_MIN && out[1] == -INT64_MAX);
-    assert_int_equal(ops->unary(RLE_UNARY_CLAMP, &O, &A, -INFINITY, 3.7), RLE_OK);
+    assert_int_equal(ops->unary(NULL, RLE_UNARY_CLAMP, &O, &A, -INFINITY, 3.7), RLE_OK);
     assert_true(out[0] == INT64_MIN && out[1] == 3 && out[3] == 3);
     /* A number beyond 2^53 keeps its digits. */
-    assert_int_equal(ops->fill(&O, 0, INT64_C(9007199254740993)), RLE_OK);
+    assert_int_equal(ops->fill(NULL, &O, 0, INT64_C(9007199254740993)), RLE_OK);
     assert_true(out[3] == INT64_C(9007199254740993));
-    assert_int_equal(ops->binary_scalar(RLE_BINARY_SUB, &O, &O, 0, INT64_C(9007199254740992),
-                                        false),
+    assert_int_equal(ops->binary_scalar(NULL, RLE_BINARY_SUB, &O, &O, 0,
+                                        INT64_C(9007199254740992), false),
                      RLE_OK);
     assert_true(out[0] == 1);
 }
@@ -377,7 +379,7 @@ static void copy_casts_and_keeps_any_layout(void **state)
         box in = box_new(from, ndim, shape, (layout)below(LAYOUTS));
         box out = box_new(to, ndim, shape, (layout)below(BROADCAST));
         box_fill(&in);
-        assert_int_equal(ops->copy(&out.a, &in.a), RLE_OK);
+        assert_int_equal(ops->copy(NULL, &out.a, &in.a), RLE_OK);
         box_check(&out);
         int64_t n = rle_array_numel(&in.a);
         for (int64_t e = 0; e < n; e++) {
@@ -390,7 +392,7 @@ static void copy_casts_and_keeps_any_layout(void **state)
                 fail_msg("%s %g became %s %g", rle_dtype_name(from), v, rle_dtype_name(to),
                          get(&out.a, e));
         }
-        assert_int_equal(ops->fill(&out.a, 3.5, 3), RLE_OK);
+        assert_int_equal(ops->fill(NULL, &out.a, 3.5, 3), RLE_OK);
         box_check(&out);
         for (int64_t e = 0; e < n; e++)
             assert_true(get(&out.a, e) ==
@@ -404,9 +406,9 @@ static void copy_casts_and_keeps_any_layout(void **state)
     uint8_t u8[6];
     rle_array F = {wild, RLE_F32, 1, {6}, {1}}, I = {i32, RLE_I32, 1, {6}, {1}},
               L = {i64, RLE_I64, 1, {6}, {1}}, U = {u8, RLE_U8, 1, {6}, {1}};
-    ops->copy(&I, &F);
-    ops->copy(&L, &F);
-    ops->copy(&U, &F);
+    ops->copy(NULL, &I, &F);
+    ops->copy(NULL, &L, &F);
+    ops->copy(NULL, &U, &F);
     assert_true(i32[0] == 0 && i32[1] == INT32_MAX && i32[2] == INT32_MIN);
     assert_true(i32[3] == INT32_MAX && i32[4] == INT32_MIN && i32[5] == 300);
     assert_true(i64[0] == 0 && i64[1] == INT64_MAX && i64[2] == INT64_MIN &&
@@ -431,7 +433,7 @@ static void where_picks_by_condition(void **state)
         box_fill(&b);
         int64_t n = rle_array_numel(&a.a);
         for (int64_t e = 0; e < n; e++) put(&c.a, e, below(2));
-        assert_int_equal(ops->where(&out.a, &c.a, &a.a, &b.a), RLE_OK);
+        assert_int_equal(ops->where(NULL, &out.a, &c.a, &a.a, &b.a), RLE_OK);
         box_check(&out);
         for (int64_t e = 0; e < n; e++)
             assert_true(get(&out.a, e) == (get(&c.a, e) ? get(&a.a, e) : get(&b.a, e)));
@@ -449,12 +451,13 @@ static void empty_arrays_are_left_alone(void **state)
     rle_array e = {NULL, RLE_F32, 2, {0, 3}, {9, 2}};
     rle_array b = e;
     b.dtype = RLE_BOOL;
-    assert_int_equal(ops->fill(&e, 1, 1), RLE_OK);
-    assert_int_equal(ops->copy(&e, &e), RLE_OK);
-    assert_int_equal(ops->unary(RLE_UNARY_EXP, &e, &e, 0, 0), RLE_OK);
-    assert_int_equal(ops->binary(RLE_BINARY_ADD, &e, &e, &e), RLE_OK);
-    assert_int_equal(ops->binary_scalar(RLE_BINARY_ADD, &e, &e, 1, 1, false), RLE_OK);
-    assert_int_equal(ops->where(&e, &b, &e, &e), RLE_OK);
+    assert_int_equal(ops->fill(NULL, &e, 1, 1), RLE_OK);
+    assert_int_equal(ops->copy(NULL, &e, &e), RLE_OK);
+    assert_int_equal(ops->unary(NULL, RLE_UNARY_EXP, &e, &e, 0, 0), RLE_OK);
+    assert_int_equal(ops->binary(NULL, RLE_BINARY_ADD, &e, &e, &e), RLE_OK);
+    assert_int_equal(ops->binary_scalar(NULL, RLE_BINARY_ADD, &e, &e, 1, 1, false),
+                     RLE_OK);
+    assert_int_equal(ops->where(NULL, &e, &b, &e, &e), RLE_OK);
 }
 
 static void dtypes_without_arithmetic_are_refused(void **state)
@@ -465,11 +468,11 @@ static void dtypes_without_arithmetic_are_refused(void **state)
     rle_array h = {half, RLE_F16, 1, {2}, {1}};
     int32_t whole[2] = {1, 2};
     rle_array w = {whole, RLE_I32, 1, {2}, {1}};
-    assert_int_equal(ops->unary(RLE_UNARY_EXP, &h, &h, 0, 0), RLE_UNIMPLEMENTED);
-    assert_int_equal(ops->unary(RLE_UNARY_EXP, &w, &w, 0, 0), RLE_UNIMPLEMENTED);
-    assert_int_equal(ops->binary(RLE_BINARY_ADD, &h, &h, &h), RLE_UNIMPLEMENTED);
-    assert_int_equal(ops->copy(&w, &h), RLE_UNIMPLEMENTED);
-    assert_int_equal(ops->fill(&h, 1, 1), RLE_UNIMPLEMENTED);
+    assert_int_equal(ops->unary(NULL, RLE_UNARY_EXP, &h, &h, 0, 0), RLE_UNIMPLEMENTED);
+    assert_int_equal(ops->unary(NULL, RLE_UNARY_EXP, &w, &w, 0, 0), RLE_UNIMPLEMENTED);
+    assert_int_equal(ops->binary(NULL, RLE_BINARY_ADD, &h, &h, &h), RLE_UNIMPLEMENTED);
+    assert_int_equal(ops->copy(NULL, &w, &h), RLE_UNIMPLEMENTED);
+    assert_int_equal(ops->fill(NULL, &h, 1, 1), RLE_UNIMPLEMENTED);
     assert_int_equal(whole[0], 1);
 }
 

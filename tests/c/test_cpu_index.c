@@ -43,7 +43,7 @@ static void gather_and_scatter_match_plain_c(void **state)
         box_fill(&in);
         int64_t n = rle_array_numel(&index.a);
         for (int64_t i = 0; i < n; i++) put(&index.a, i, below((int)shape[dim]));
-        assert_int_equal(ops->gather(&out.a, &in.a, dim, &index.a), RLE_OK);
+        assert_int_equal(ops->gather(NULL, &out.a, &in.a, dim, &index.a), RLE_OK);
         box_check(&out);
         for (int64_t i = 0; i < n; i++) {
             int64_t from = moved(&in.a, &index.a, dim, i, get_int(&index.a, i));
@@ -62,7 +62,8 @@ static void gather_and_scatter_match_plain_c(void **state)
             else
                 put(&expect.a, o, assign ? v : get(&expect.a, o) + v);
         }
-        assert_int_equal(ops->scatter(&to.a, dim, &index.a, &out.a, assign), RLE_OK);
+        assert_int_equal(ops->scatter(NULL, &to.a, dim, &index.a, &out.a, assign),
+                         RLE_OK);
         box_check(&to);
         same_bits(&to.a, &expect.a, "scatter");
         /* One bad index: named, and nothing written. */
@@ -72,12 +73,12 @@ static void gather_and_scatter_match_plain_c(void **state)
         dense.data = bad;
         rle_array_set_contiguous(&dense);
         bad[below((int)n)] = below(2) ? shape[dim] : -1;
-        assert_int_equal(ops->scatter(&to.a, dim, &dense, &out.a, assign),
+        assert_int_equal(ops->scatter(NULL, &to.a, dim, &dense, &out.a, assign),
                          RLE_OUT_OF_RANGE);
         assert_non_null(strstr(rle_message(), "out of range for dimension"));
         same_bits(&to.a, &expect.a, "after a bad index");
         box kept = box_copy(&out);
-        assert_int_equal(ops->gather(&out.a, &in.a, dim, &dense), RLE_OUT_OF_RANGE);
+        assert_int_equal(ops->gather(NULL, &out.a, &in.a, dim, &dense), RLE_OUT_OF_RANGE);
         same_bits(&out.a, &kept.a, "after a bad index");
         free(bad);
         box_free(&kept);
@@ -106,7 +107,7 @@ static void slices_by_index_match_plain_c(void **state)
         box out = box_new(t, ndim, part, (layout)below(BROADCAST));
         box_fill(&in);
         for (int64_t i = 0; i < count; i++) put(&index.a, i, below((int)shape[dim]));
-        assert_int_equal(ops->index_select(&out.a, &in.a, dim, &index.a), RLE_OK);
+        assert_int_equal(ops->index_select(NULL, &out.a, &in.a, dim, &index.a), RLE_OK);
         box_check(&out);
         int64_t n = rle_array_numel(&out.a), inner = 1;
         for (int d = dim + 1; d < ndim; d++) inner *= shape[d];
@@ -123,15 +124,16 @@ static void slices_by_index_match_plain_c(void **state)
             else
                 put(&expect.a, o, get(&expect.a, o) + v);
         }
-        assert_int_equal(ops->index_add(&to.a, dim, &index.a, &out.a), RLE_OK);
+        assert_int_equal(ops->index_add(NULL, &to.a, dim, &index.a, &out.a), RLE_OK);
         box_check(&to);
         same_bits(&to.a, &expect.a, "index_add");
         int64_t wrong = shape[dim];
         rle_array bad = {&wrong, RLE_I64, 1, {1}, {1}};
         rle_array one = out.a;
         one.shape[dim] = 1;
-        assert_int_equal(ops->index_add(&to.a, dim, &bad, &one), RLE_OUT_OF_RANGE);
-        assert_int_equal(ops->index_select(&one, &in.a, dim, &bad), RLE_OUT_OF_RANGE);
+        assert_int_equal(ops->index_add(NULL, &to.a, dim, &bad, &one), RLE_OUT_OF_RANGE);
+        assert_int_equal(ops->index_select(NULL, &one, &in.a, dim, &bad),
+                         RLE_OUT_OF_RANGE);
         same_bits(&to.a, &expect.a, "after a bad index");
         box_free(&expect);
         box_free(&to);
@@ -149,7 +151,7 @@ static void indices_must_be_i64(void **state)
     int32_t i = 1;
     rle_array in = {x, RLE_F32, 1, {3}, {1}}, out = {y, RLE_F32, 1, {1}, {1}},
               index = {&i, RLE_I32, 1, {1}, {1}};
-    assert_int_equal(ops->gather(&out, &in, 0, &index), RLE_INVALID_ARGUMENT);
+    assert_int_equal(ops->gather(NULL, &out, &in, 0, &index), RLE_INVALID_ARGUMENT);
     assert_true(y[0] == 9);
 }
 

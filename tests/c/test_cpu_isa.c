@@ -28,17 +28,18 @@ static void without_memory_nothing_is_written(void **state)
     box kept = box_copy(&out), kept_index = box_copy(&index);
     size_t blocks = rle_mem_blocks();
     rle_mem_fault(1, false);
-    assert_int_equal(ops->sort(&out.a, &index.a, &in.a, 0, false), RLE_RESOURCE_EXHAUSTED);
+    assert_int_equal(ops->sort(NULL, &out.a, &index.a, &in.a, 0, false),
+                     RLE_RESOURCE_EXHAUSTED);
     rle_mem_fault(1, false);
-    assert_int_equal(ops->softmax(false, &out.a, &in.a, 0), RLE_RESOURCE_EXHAUSTED);
+    assert_int_equal(ops->softmax(NULL, false, &out.a, &in.a, 0), RLE_RESOURCE_EXHAUSTED);
     rle_mem_fault(1, false);
-    assert_int_equal(ops->softmax_backward(true, &out.a, &in.a, &in.a, 0),
+    assert_int_equal(ops->softmax_backward(NULL, true, &out.a, &in.a, &in.a, 0),
                      RLE_RESOURCE_EXHAUSTED);
     rle_mem_fault(0, false);
     assert_memory_equal(out.mem, kept.mem, out.bytes);
     assert_memory_equal(index.mem, kept_index.mem, index.bytes);
-    assert_int_equal(ops->sort(&out.a, &index.a, &in.a, 0, false), RLE_OK);
-    assert_int_equal(ops->softmax(false, &out.a, &in.a, 0), RLE_OK);
+    assert_int_equal(ops->sort(NULL, &out.a, &index.a, &in.a, 0, false), RLE_OK);
+    assert_int_equal(ops->softmax(NULL, false, &out.a, &in.a, 0), RLE_OK);
     assert_int_equal(rle_mem_blocks(), blocks);
     box_free(&in);
     box_free(&out);

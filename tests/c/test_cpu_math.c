@@ -133,9 +133,10 @@ static void errors_stay_within_the_bounds(void **state)
                 rle_array in = {x, t, 1, {N}, {1}}, out = {y, t, 1, {N}, {1}},
                           other = {z, t, 1, {N}, {1}};
                 rle_cpu_use("baseline");
-                assert_int_equal(ops->unary(f->kind, &out, &in, 0, 0), RLE_OK);
+                assert_int_equal(ops->unary(NULL, f->kind, &out, &in, 0, 0), RLE_OK);
                 for (FOR_EACH_ISA(isa)) {
-                    assert_int_equal(ops->unary(f->kind, &other, &in, 0, 0), RLE_OK);
+                    assert_int_equal(ops->unary(NULL, f->kind, &other, &in, 0, 0),
+                                     RLE_OK);
                     same_bits(&other, &out, f->name);
                 }
                 for (int64_t i = 0; i < N; i++) {
@@ -224,7 +225,8 @@ static void special_arguments_give_what_c_gives(void **state)
                             t ? (void *)(x64 + i) : (void *)(x32 + i), t, 1, {n}, {1}};
                         rle_array out = {
                             t ? (void *)(y64 + i) : (void *)(y32 + i), t, 1, {n}, {1}};
-                        assert_int_equal(ops->unary(f->kind, &out, &in, 0, 0), RLE_OK);
+                        assert_int_equal(ops->unary(NULL, f->kind, &out, &in, 0, 0),
+                                         RLE_OK);
                     }
                     for (int i = 0; i < N; i++) {
                         double x = t ? x64[i] : (double)x32[i],
@@ -287,23 +289,25 @@ static void bits_are_the_recorded_ones(void **state)
         rle_array in64 = {x64, RLE_F64, 1, {N}, {1}}, out64 = {y64, RLE_F64, 1, {N}, {1}};
         uint64_t h[3] = {0, 0, 0};
         for (size_t k = 0; k < sizeof(functions) / sizeof(functions[0]); k++) {
-            assert_int_equal(ops->unary(functions[k].kind, &out32, &in32, 0, 0), RLE_OK);
+            assert_int_equal(ops->unary(NULL, functions[k].kind, &out32, &in32, 0, 0),
+                             RLE_OK);
             h[0] = digest(&out32, h[0]);
             if (functions[k].kind == RLE_UNARY_SIN) /* beyond the limit f64 asks libm */
                 for (int i = 1; i < N; i += 2) x64[i] = fmod(x64[i], RLE_TRIG_LIMIT);
-            assert_int_equal(ops->unary(functions[k].kind, &out64, &in64, 0, 0), RLE_OK);
+            assert_int_equal(ops->unary(NULL, functions[k].kind, &out64, &in64, 0, 0),
+                             RLE_OK);
             h[1] = digest(&out64, h[1]);
         }
         rle_array other = in32;
         other.data = x32 + 1;
         in32.shape[0] = out32.shape[0] = other.shape[0] = N - 1;
-        ops->binary(RLE_BINARY_POW, &out32, &in32, &other);
+        ops->binary(NULL, RLE_BINARY_POW, &out32, &in32, &other);
         h[0] = digest(&out32, h[0]);
-        ops->binary(RLE_BINARY_ATAN2, &out32, &in32, &other);
+        ops->binary(NULL, RLE_BINARY_ATAN2, &out32, &in32, &other);
         h[0] = digest(&out32, h[0]);
         rle_rng rng = {7, 5, 3};
-        ops->random(RLE_RANDOM_NORMAL, &out32, &rng, 0.5, 2);
-        ops->random(RLE_RANDOM_NORMAL, &out64, &rng, 0.5, 2);
+        ops->random(NULL, RLE_RANDOM_NORMAL, &out32, &rng, 0.5, 2);
+        ops->random(NULL, RLE_RANDOM_NORMAL, &out64, &rng, 0.5, 2);
         h[2] = digest(&out64, digest(&out32, 0));
         for (int i = 0; i < 3; i++)
             if (h[i] != recorded[i])

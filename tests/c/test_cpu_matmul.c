@@ -69,8 +69,9 @@ static void products_match_plain_c(void **state)
         bool started = false;
         for (FOR_EACH_ISA(i)) {
             box out = box_copy(&before);
-            assert_int_equal(
-                ops->matmul(&out.a, &a.a, &b.a, with_bias ? &bias.a : NULL, accumulate), RLE_OK);
+            assert_int_equal(ops->matmul(NULL, &out.a, &a.a, &b.a,
+                                         with_bias ? &bias.a : NULL, accumulate),
+                             RLE_OK);
             box_check(&out);
             if (started) {
                 same_bits(&out.a, &first.a, check_isas[i]);
@@ -88,8 +89,9 @@ static void products_match_plain_c(void **state)
         values_into(&a2, &a);
         values_into(&b2, &b);
         values_into(&out, &before);
-        assert_int_equal(
-            ops->matmul(&out.a, &a2.a, &b2.a, with_bias ? &bias.a : NULL, accumulate), RLE_OK);
+        assert_int_equal(ops->matmul(NULL, &out.a, &a2.a, &b2.a,
+                                     with_bias ? &bias.a : NULL, accumulate),
+                         RLE_OK);
         box_check(&out);
         same_bits(&out.a, &first.a, "other strides");
         box_free(&out);
@@ -119,13 +121,15 @@ static void one_row_gives_the_bits_of_a_batch(void **state)
             box_fill(&a);
             box_fill(&b);
             box_fill(&bias);
-            assert_int_equal(ops->matmul(&out.a, &a.a, &b.a, &bias.a, false), RLE_OK);
+            assert_int_equal(ops->matmul(NULL, &out.a, &a.a, &b.a, &bias.a, false),
+                             RLE_OK);
             for (int64_t i = 0; i < m; i++) {
                 rle_array x = a.a, want = out.a;
                 x.data = at(&a.a, i * k);
                 want.data = at(&out.a, i * n);
                 x.shape[0] = want.shape[0] = 1;
-                assert_int_equal(ops->matmul(&row.a, &x, &b.a, &bias.a, false), RLE_OK);
+                assert_int_equal(ops->matmul(NULL, &row.a, &x, &b.a, &bias.a, false),
+                                 RLE_OK);
                 same_bits(&row.a, &want, "one row");
             }
             box_check(&row);
@@ -169,7 +173,7 @@ static void sums_have_the_documented_order(void **state)
         box_fill(&a);
         box_fill(&b);
         for (FOR_EACH_ISA(isa)) {
-            assert_int_equal(ops->matmul(&out.a, &a.a, &b.a, NULL, false), RLE_OK);
+            assert_int_equal(ops->matmul(NULL, &out.a, &a.a, &b.a, NULL, false), RLE_OK);
             for (int64_t e = 0; e < m * n; e++)
                 assert_true(get(&out.a, e) == in_order(t, &a, &b, e / n, e % n));
         }
@@ -192,7 +196,7 @@ static void batches_are_products_one_by_one(void **state)
         box out = box_new(t, 3, os, (layout)below(BROADCAST));
         box_fill(&a);
         box_fill(&b);
-        assert_int_equal(ops->matmul(&out.a, &a.a, &b.a, NULL, false), RLE_OK);
+        assert_int_equal(ops->matmul(NULL, &out.a, &a.a, &b.a, NULL, false), RLE_OK);
         box_check(&out);
         box one = box_new(t, 2, os + 1, DENSE);
         for (int64_t i = 0; i < batch; i++) {
@@ -205,7 +209,8 @@ static void batches_are_products_one_by_one(void **state)
                     x[o].stride[d] = x[o].stride[d + 1];
                 }
             }
-            assert_int_equal(ops->matmul(&one.a, &x[0], &x[1], NULL, false), RLE_OK);
+            assert_int_equal(ops->matmul(NULL, &one.a, &x[0], &x[1], NULL, false),
+                             RLE_OK);
             same_bits(&one.a, &x[2], "one of a batch");
         }
         box_free(&one);
@@ -226,15 +231,15 @@ static void empty_sums_and_infinities(void **state)
             for (int i = 0; i < 40; i++) bias[i] = (float)i;
             rle_array A = {a, RLE_F32, 2, {2, 0}, {0, 1}}, B = {b, RLE_F32, 2, {0, n}, {n, 1}},
                       O = {out, RLE_F32, 2, {2, n}, {n, 1}}, C = {bias, RLE_F32, 1, {n}, {1}};
-            assert_int_equal(ops->matmul(&O, &A, &B, &C, true), RLE_OK);
+            assert_int_equal(ops->matmul(NULL, &O, &A, &B, &C, true), RLE_OK);
             assert_true(out[0] == 7 && out[n + 1] == 8);
-            assert_int_equal(ops->matmul(&O, &A, &B, NULL, false), RLE_OK);
+            assert_int_equal(ops->matmul(NULL, &O, &A, &B, NULL, false), RLE_OK);
             assert_true(out[0] == 0 && out[2 * n - 1] == 0);
             /* 0 x inf is NaN and reaches only its own row. */
             A.shape[1] = B.shape[0] = A.stride[0] = 20;
             for (int i = 0; i < 40; i++) a[i] = i < 20 ? 0 : 1;
             for (int i = 0; i < 20 * n; i++) b[i] = i == n ? INFINITY : 1;
-            assert_int_equal(ops->matmul(&O, &A, &B, NULL, false), RLE_OK);
+            assert_int_equal(ops->matmul(NULL, &O, &A, &B, NULL, false), RLE_OK);
             assert_true(out[0] != out[0] && out[1] == 0 && out[n] == INFINITY &&
                         out[n + 1] == 20);
         }

@@ -25,11 +25,12 @@ static void by_operations(const rle_mlp_layer *layers, int count, const float *x
         b.stride[0] = 1;
         b.stride[1] = l->in;
         rle_array bias = {(void *)l->bias, RLE_F32, 1, {l->out}, {1}};
-        assert_int_equal(ops->matmul(&o, &a, &b, l->bias ? &bias : NULL, false), RLE_OK);
+        assert_int_equal(ops->matmul(NULL, &o, &a, &b, l->bias ? &bias : NULL, false),
+                         RLE_OK);
         if (l->function >= 0)
-            ops->unary(l->function, &o, &o, 0, 0);
+            ops->unary(NULL, l->function, &o, &o, 0, 0);
         else if (l->function != RLE_MLP_NONE)
-            ops->softmax(l->function == RLE_MLP_LOG_SOFTMAX, &o, &o, 1);
+            ops->softmax(NULL, l->function == RLE_MLP_LOG_SOFTMAX, &o, &o, 1);
         free(from);
         from = to;
     }

@@ -14,7 +14,7 @@ static void adam_reaches_the_golden_values(void **state)
             rle_adam_args args = {1e-3, .9, .999, k ? 1e-5 : 1e-8, 0, 0, false};
             for (args.step = 1; args.step <= 3; args.step++) {
                 g = grads[args.step - 1];
-                assert_int_equal(ops->adam(&P, &G, &M, &V, 1, &args), RLE_OK);
+                assert_int_equal(ops->adam(NULL, &P, &G, &M, &V, 1, &args), RLE_OK);
             }
             assert_true(fabs(p - (k ? .9990229552 : .9990228625)) < 1e-10);
         }
@@ -68,7 +68,9 @@ static void adam_follows_pytorch(void **state)
                     }
                     for (int k = 0; k < 4; k++) list[k][i] = b[k][i].a;
                 }
-                assert_int_equal(ops->adam(list[0], list[1], list[2], list[3], 5, &args), RLE_OK);
+                assert_int_equal(
+                    ops->adam(NULL, list[0], list[1], list[2], list[3], 5, &args),
+                    RLE_OK);
             }
             for (int i = 0; i < 5; i++) {
                 for (int k = 0; k < 4; k++) {
@@ -119,8 +121,9 @@ static void sgd_follows_pytorch(void **state)
                     }
                     ref[e] -= args.lr * d;
                 }
-                assert_int_equal(
-                    ops->sgd(&p.a, &g.a, args.momentum != 0 ? &buf.a : NULL, 1, &args), RLE_OK);
+                assert_int_equal(ops->sgd(NULL, &p.a, &g.a,
+                                          args.momentum != 0 ? &buf.a : NULL, 1, &args),
+                                 RLE_OK);
             }
             box_check(&p);
             box_check(&buf);
@@ -143,7 +146,7 @@ static void a_wrong_dtype_changes_no_parameter(void **state)
     rle_array params[2] = {{&p, RLE_F32, 1, {1}, {1}}, {&whole, RLE_I32, 1, {1}, {1}}};
     rle_array grads[2] = {{&g, RLE_F32, 1, {1}, {1}}, {&whole, RLE_I32, 1, {1}, {1}}};
     rle_sgd_args args = {.lr = 1};
-    assert_int_equal(ops->sgd(params, grads, NULL, 2, &args), RLE_UNIMPLEMENTED);
+    assert_int_equal(ops->sgd(NULL, params, grads, NULL, 2, &args), RLE_UNIMPLEMENTED);
     assert_true(p == 1);
 }
 

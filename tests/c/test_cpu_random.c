@@ -39,14 +39,15 @@ static void draws_use_the_words_they_should(void **state)
             box i32 = box_new(RLE_I32, 1, &n, DENSE),
                 i64 = box_new(RLE_I64, 1, &n, DENSE);
             for (FOR_EACH_ISA(isa)) {
-                assert_int_equal(ops->random(RLE_RANDOM_UNIFORM, &f.a, &rng, 0, 1),
+                assert_int_equal(ops->random(NULL, RLE_RANDOM_UNIFORM, &f.a, &rng, 0, 1),
                                  RLE_OK);
-                assert_int_equal(ops->random(RLE_RANDOM_UNIFORM, &d.a, &rng, 0, 1),
-                                 RLE_OK);
-                assert_int_equal(ops->random(RLE_RANDOM_INTEGER, &i32.a, &rng, -3, 7),
+                assert_int_equal(ops->random(NULL, RLE_RANDOM_UNIFORM, &d.a, &rng, 0, 1),
                                  RLE_OK);
                 assert_int_equal(
-                    ops->random(RLE_RANDOM_INTEGER, &i64.a, &rng, -5, 0x1p40), RLE_OK);
+                    ops->random(NULL, RLE_RANDOM_INTEGER, &i32.a, &rng, -3, 7), RLE_OK);
+                assert_int_equal(
+                    ops->random(NULL, RLE_RANDOM_INTEGER, &i64.a, &rng, -5, 0x1p40),
+                    RLE_OK);
                 box_check(&f);
                 box_check(&d);
                 box_check(&i32);
@@ -85,7 +86,7 @@ static void normals_are_box_muller_and_the_same_bits(void **state)
             bool started = false;
             for (FOR_EACH_ISA(isa)) {
                 box out = box_copy(&first);
-                assert_int_equal(ops->random(RLE_RANDOM_NORMAL, &out.a, &rng, 1, 3),
+                assert_int_equal(ops->random(NULL, RLE_RANDOM_NORMAL, &out.a, &rng, 1, 3),
                                  RLE_OK);
                 box_check(&out);
                 if (started) same_bits(&out.a, &first.a, check_isas[isa]);
@@ -111,7 +112,7 @@ static void normals_are_box_muller_and_the_same_bits(void **state)
             /* A shorter draw is the start of a longer one. */
             int64_t half = (n + 1) / 2;
             box start = box_new(dtype, 1, &half, DENSE);
-            ops->random(RLE_RANDOM_NORMAL, &start.a, &rng, 1, 3);
+            ops->random(NULL, RLE_RANDOM_NORMAL, &start.a, &rng, 1, 3);
             assert_memory_equal(start.a.data, first.a.data,
                                 (size_t)half * rle_dtype_size(dtype));
             box_free(&start);
@@ -127,13 +128,13 @@ static void distributions_have_their_moments(void **state)
     int64_t n = 200000;
     box x = box_new(RLE_F32, 1, &n, DENSE);
     rle_rng rng = {1, 2, 0};
-    ops->random(RLE_RANDOM_NORMAL, &x.a, &rng, 0, 1);
+    ops->random(NULL, RLE_RANDOM_NORMAL, &x.a, &rng, 0, 1);
     double sum[5] = {0};
     for (int64_t i = 0; i < n; i++)
         for (int p = 1; p < 5; p++) sum[p] += pow(get(&x.a, i), p) / (double)n;
     assert_true(fabs(sum[1]) < 0.01 && fabs(sum[2] - 1) < 0.02 && fabs(sum[3]) < 0.05 &&
                 fabs(sum[4] - 3) < 0.1);
-    ops->random(RLE_RANDOM_UNIFORM, &x.a, &rng, -2, 3);
+    ops->random(NULL, RLE_RANDOM_UNIFORM, &x.a, &rng, -2, 3);
     double mean = 0, low = 9, high = -9;
     for (int64_t i = 0; i < n; i++) {
         double v = get(&x.a, i);
@@ -153,7 +154,7 @@ static void permutations_are_permutations(void **state)
     for (int64_t n = 0; n < 5000; n = n * 3 + 1) {
         box p = box_new(RLE_I64, 1, &n, SPREAD);
         rle_rng rng = {9, 9, 3};
-        assert_int_equal(ops->randperm(&p.a, &rng), RLE_OK);
+        assert_int_equal(ops->randperm(NULL, &p.a, &rng), RLE_OK);
         box_check(&p);
         char *seen = calloc((size_t)n + 1, 1);
         int64_t fixed = 0;
@@ -173,7 +174,7 @@ static void permutations_are_permutations(void **state)
     int count[27] = {0};
     for (uint64_t s = 0; s < 6000; s++) {
         rle_rng rng = {s, 0, 0};
-        ops->randperm(&a, &rng);
+        ops->randperm(NULL, &a, &rng);
         count[three[0] * 9 + three[1] * 3 + three[2]]++;
     }
     int orders = 0;
@@ -196,7 +197,7 @@ static void keyed_rows_do_not_depend_on_the_batch(void **state)
         for (int64_t r = 0; r < rows; r++)
             put_int(&keys.a, r, (int64_t)((uint64_t)rnd() << 32 | rnd()));
         for (FOR_EACH_ISA(isa)) {
-            assert_int_equal(ops->random_keyed(&u.a, 99, &keys.a, 5), RLE_OK);
+            assert_int_equal(ops->random_keyed(NULL, &u.a, 99, &keys.a, 5), RLE_OK);
             box_check(&u);
             for (int64_t i = 0; i < rows * cols; i++) {
                 int64_t r = i / cols, j = i % cols;
@@ -211,7 +212,8 @@ static void keyed_rows_do_not_depend_on_the_batch(void **state)
                 box_fill(&x);
                 put(&x.a, 0, NAN);
                 double p = 0.25;
-                assert_int_equal(ops->dropout(&y.a, &x.a, p, 99, &keys.a, 5), RLE_OK);
+                assert_int_equal(ops->dropout(NULL, &y.a, &x.a, p, 99, &keys.a, 5),
+                                 RLE_OK);
                 box_check(&y);
                 for (int64_t i = 0; i < rows * cols; i++) {
                     double want = get(&u.a, i) >= p ? get(&x.a, i) / (1 - p) : 0;
@@ -223,11 +225,12 @@ static void keyed_rows_do_not_depend_on_the_batch(void **state)
                 row.shape[0] = key.shape[0] = 1;
                 row.data = at(&x.a, 3 * cols);
                 key.data = at(&keys.a, 3);
-                assert_int_equal(ops->dropout(&row, &row, p, 99, &key, 5), RLE_OK);
+                assert_int_equal(ops->dropout(NULL, &row, &row, p, 99, &key, 5), RLE_OK);
                 rle_array want = row;
                 want.data = at(&y.a, 3 * cols);
                 same_bits(&row, &want, "one row");
-                assert_int_equal(ops->dropout(&x.a, &x.a, 1, 99, &keys.a, 5), RLE_OK);
+                assert_int_equal(ops->dropout(NULL, &x.a, &x.a, 1, 99, &keys.a, 5),
+                                 RLE_OK);
                 for (int64_t i = 0; i < rows * cols; i++) assert_true(get(&x.a, i) == 0);
                 box_free(&x);
                 box_free(&y);
@@ -253,7 +256,7 @@ static void multinomial_inverts_the_distribution(void **state)
             put(&p.a, i, below(3) && i % classes ? 0 : 0.25 * (1 + below(4)));
         for (int64_t i = 0; i < rows * draws; i++)
             put(&u.a, i, below(5) ? unit() * 0.999 : below(2) ? 0 : 0x1.fffffep-1);
-        assert_int_equal(ops->multinomial(&out.a, &p.a, &u.a), RLE_OK);
+        assert_int_equal(ops->multinomial(NULL, &out.a, &p.a, &u.a), RLE_OK);
         box_check(&out);
         for (int64_t i = 0; i < rows * draws; i++) {
             int64_t r = i / draws, c = get_int(&out.a, i);
@@ -273,13 +276,14 @@ static void multinomial_inverts_the_distribution(void **state)
         static const double bad[] = {NAN, INFINITY, -0.25, 0};
         int which = below(4);
         for (int64_t k = 0; k < classes; k++) put(&p.a, row * classes + k, bad[which]);
-        assert_int_equal(ops->multinomial(&out.a, &p.a, &u.a), RLE_INVALID_ARGUMENT);
+        assert_int_equal(ops->multinomial(NULL, &out.a, &p.a, &u.a),
+                         RLE_INVALID_ARGUMENT);
         assert_non_null(strstr(rle_message(), name));
         same_bits(&out.a, &kept.a, "after a bad row");
         int64_t found = -2;
-        assert_int_equal(ops->find_bad_row(&p.a, true, &found), RLE_OK);
+        assert_int_equal(ops->find_bad_row(NULL, &p.a, true, &found), RLE_OK);
         assert_int_equal(found, which == 3 ? -1 : row);
-        assert_int_equal(ops->find_bad_row(&p.a, false, &found), RLE_OK);
+        assert_int_equal(ops->find_bad_row(NULL, &p.a, false, &found), RLE_OK);
         assert_int_equal(found, which >= 2 ? -1 : row);
         box_free(&kept);
         box_free(&p);

@@ -91,7 +91,7 @@ static void reductions_match_plain_c(void **state)
         bool started = false;
         for (FOR_EACH_ISA(i)) {
             box out = box_copy(&first);
-            assert_int_equal(ops->reduce(kind, &out.a, &in.a, dims), RLE_OK);
+            assert_int_equal(ops->reduce(NULL, kind, &out.a, &in.a, dims), RLE_OK);
             box_check(&out);
             if (started) {
                 same_bits(&out.a, &first.a, check_isas[i]);
@@ -121,7 +121,7 @@ static void reductions_match_plain_c(void **state)
         for (int64_t i = 0; i < n; i++)
             memcpy(at(&other.a, i), at(&in.a, i), rle_dtype_size(t));
         box again = box_new(to, ndim, out_shape, PERMUTED);
-        assert_int_equal(ops->reduce(kind, &again.a, &other.a, dims), RLE_OK);
+        assert_int_equal(ops->reduce(NULL, kind, &again.a, &other.a, dims), RLE_OK);
         same_bits(&again.a, &first.a, "other strides");
         box_free(&again);
         box_free(&other);
@@ -140,14 +140,14 @@ static void a_row_alone_sums_as_in_a_batch(void **state)
         for (int kind = 0; kind <= RLE_REDUCE_SUMSQ; kind++) {
             box in = box_new(RLE_F32, 2, shape, DENSE), out = box_new(RLE_F32, 2, out_shape, DENSE);
             box_fill(&in);
-            assert_int_equal(ops->reduce(kind, &out.a, &in.a, 2), RLE_OK);
+            assert_int_equal(ops->reduce(NULL, kind, &out.a, &in.a, 2), RLE_OK);
             for (int64_t r = 0; r < 37; r++) {
                 rle_array row = in.a;
                 row.data = (float *)in.a.data + r * cols[c];
                 row.shape[0] = 1;
                 float one;
                 rle_array o = {&one, RLE_F32, 2, {1, 1}, {1, 1}};
-                assert_int_equal(ops->reduce(kind, &o, &row, 2), RLE_OK);
+                assert_int_equal(ops->reduce(NULL, kind, &o, &row, 2), RLE_OK);
                 assert_memory_equal(&one, (float *)out.a.data + r, 4);
             }
             box_free(&in);
@@ -165,34 +165,34 @@ static void infinities_and_nan_reduce_as_in_pytorch(void **state)
             float x[40], y;
             rle_array in = {x, RLE_F32, 1, {n}, {1}}, out = {&y, RLE_F32, 1, {1}, {1}};
             for (int i = 0; i < n; i++) x[i] = -INFINITY;
-            ops->reduce(RLE_REDUCE_LOGSUMEXP, &out, &in, 1);
+            ops->reduce(NULL, RLE_REDUCE_LOGSUMEXP, &out, &in, 1);
             assert_true(y == -INFINITY);
-            ops->reduce(RLE_REDUCE_MAX, &out, &in, 1);
+            ops->reduce(NULL, RLE_REDUCE_MAX, &out, &in, 1);
             assert_true(y == -INFINITY);
             x[n / 2] = INFINITY;
-            ops->reduce(RLE_REDUCE_LOGSUMEXP, &out, &in, 1);
+            ops->reduce(NULL, RLE_REDUCE_LOGSUMEXP, &out, &in, 1);
             assert_true(y == INFINITY);
             x[n - 1] = NAN;
-            ops->reduce(RLE_REDUCE_MAX, &out, &in, 1);
+            ops->reduce(NULL, RLE_REDUCE_MAX, &out, &in, 1);
             assert_true(y != y);
-            ops->reduce(RLE_REDUCE_MIN, &out, &in, 1);
+            ops->reduce(NULL, RLE_REDUCE_MIN, &out, &in, 1);
             assert_true(y != y);
-            ops->reduce(RLE_REDUCE_LOGSUMEXP, &out, &in, 1);
+            ops->reduce(NULL, RLE_REDUCE_LOGSUMEXP, &out, &in, 1);
             assert_true(y != y);
-            ops->reduce(RLE_REDUCE_SUM, &out, &in, 1);
+            ops->reduce(NULL, RLE_REDUCE_SUM, &out, &in, 1);
             assert_true(y != y);
         }
         float none;
         rle_array empty = {&none, RLE_F32, 1, {0}, {1}}, out = {&none, RLE_F32, 1, {1}, {1}};
         bool flag;
         rle_array yes = {&flag, RLE_BOOL, 1, {1}, {1}};
-        ops->reduce(RLE_REDUCE_SUM, &out, &empty, 1);
+        ops->reduce(NULL, RLE_REDUCE_SUM, &out, &empty, 1);
         assert_true(none == 0);
-        ops->reduce(RLE_REDUCE_PROD, &out, &empty, 1);
+        ops->reduce(NULL, RLE_REDUCE_PROD, &out, &empty, 1);
         assert_true(none == 1);
-        ops->reduce(RLE_REDUCE_ANY, &yes, &empty, 1);
+        ops->reduce(NULL, RLE_REDUCE_ANY, &yes, &empty, 1);
         assert_false(flag);
-        ops->reduce(RLE_REDUCE_ALL, &yes, &empty, 1);
+        ops->reduce(NULL, RLE_REDUCE_ALL, &yes, &empty, 1);
         assert_true(flag);
     }
 }
@@ -218,9 +218,10 @@ static void softmax_matches_plain_c(void **state)
         bool started = false;
         for (FOR_EACH_ISA(i)) {
             box out = box_copy(&first), gin = box_copy(&grad);
-            assert_int_equal(ops->softmax(logarithm, &out.a, &in.a, dim), RLE_OK);
-            assert_int_equal(ops->softmax_backward(logarithm, &gin.a, &g.a, &out.a, dim),
-                             RLE_OK);
+            assert_int_equal(ops->softmax(NULL, logarithm, &out.a, &in.a, dim), RLE_OK);
+            assert_int_equal(
+                ops->softmax_backward(NULL, logarithm, &gin.a, &g.a, &out.a, dim),
+                RLE_OK);
             box_check(&out);
             box_check(&gin);
             if (started) {
@@ -260,11 +261,11 @@ static void softmax_matches_plain_c(void **state)
         box same = box_copy(&first);
         for (int64_t e = 0; e < n; e++)
             memcpy(at(&same.a, e), at(&in.a, e), rle_dtype_size(t));
-        assert_int_equal(ops->softmax(logarithm, &same.a, &same.a, dim), RLE_OK);
+        assert_int_equal(ops->softmax(NULL, logarithm, &same.a, &same.a, dim), RLE_OK);
         same_bits(&same.a, &first.a, "in place");
         box_free(&same);
         same = box_new(t, ndim, shape, SPREAD);
-        assert_int_equal(ops->softmax(logarithm, &same.a, &in.a, dim), RLE_OK);
+        assert_int_equal(ops->softmax(NULL, logarithm, &same.a, &in.a, dim), RLE_OK);
         same_bits(&same.a, &first.a, "other strides");
         box_free(&same);
         box_free(&first);
@@ -276,13 +277,13 @@ static void softmax_matches_plain_c(void **state)
         float x[601];
         rle_array a = {x, RLE_F32, 1, {n}, {1}};
         for (int i = 0; i < n; i++) x[i] = -INFINITY;
-        ops->softmax(false, &a, &a, 0);
+        ops->softmax(NULL, false, &a, &a, 0);
         assert_true(x[0] != x[0] && x[n - 1] != x[n - 1]);
         for (int i = 0; i < n; i++) x[i] = i ? -INFINITY : 3;
-        ops->softmax(true, &a, &a, 0);
+        ops->softmax(NULL, true, &a, &a, 0);
         assert_true(x[0] == 0 && x[n - 1] == -INFINITY);
         for (int i = 0; i < n; i++) x[i] = i ? 0 : NAN;
-        ops->softmax(false, &a, &a, 0);
+        ops->softmax(NULL, false, &a, &a, 0);
         assert_true(x[n - 1] != x[n - 1]);
     }
 }
@@ -308,12 +309,13 @@ static void extremes_and_running_sums_match_plain_c(void **state)
         box index = box_new(RLE_I64, ndim, out_shape, (layout)below(BROADCAST));
         box value = box_new(t, ndim, out_shape, (layout)below(BROADCAST));
         bool largest = below(2), reverse = below(2);
-        assert_int_equal(ops->arg_reduce(largest, &value.a, &index.a, &in.a, dim), RLE_OK);
+        assert_int_equal(ops->arg_reduce(NULL, largest, &value.a, &index.a, &in.a, dim),
+                         RLE_OK);
         box_check(&index);
         box_check(&value);
         rle_dtype to = rle_dtype_is_float(t) ? t : RLE_I64;
         box sums = box_new(to, ndim, shape, (layout)below(BROADCAST));
-        assert_int_equal(ops->cumsum(&sums.a, &in.a, dim, reverse), RLE_OK);
+        assert_int_equal(ops->cumsum(NULL, &sums.a, &in.a, dim, reverse), RLE_OK);
         box_check(&sums);
         for (int64_t i = 0; i < n; i++) {
             int64_t o = target_of(&in.a, 1u << dim, i), inner = 1;
@@ -362,7 +364,8 @@ static void sort_is_stable_and_puts_nan_last(void **state)
                 if (below(10) == 0) put(&in.a, i, below(2) ? NAN : -INFINITY);
         box value = box_new(t, ndim, shape, (layout)below(BROADCAST));
         box index = box_new(RLE_I64, ndim, shape, (layout)below(BROADCAST));
-        assert_int_equal(ops->sort(&value.a, &index.a, &in.a, dim, descending), RLE_OK);
+        assert_int_equal(ops->sort(NULL, &value.a, &index.a, &in.a, dim, descending),
+                         RLE_OK);
         box_check(&value);
         box_check(&index);
         for (int d = dim + 1; d < ndim; d++) inner *= shape[d];

@@ -151,54 +151,60 @@ typedef void (*rle_cpu_cast)(void *out, const void *in, int64_t n);
 rle_cpu_cast rle_cpu_caster(rle_dtype to, rle_dtype from);
 
 /* ---- slots of the table ---- */
-rle_status rle_cpu_fill(const rle_array *out, double value, int64_t integer);
-rle_status rle_cpu_copy(const rle_array *out, const rle_array *in);
-rle_status rle_cpu_unary(rle_unary_kind kind, const rle_array *out, const rle_array *in,
-                         double p0, double p1);
-rle_status rle_cpu_unary_backward(rle_unary_kind kind, const rle_array *gin,
-                                  const rle_array *gout, const rle_array *x,
-                                  const rle_array *y, double p0, double p1);
-rle_status rle_cpu_binary(rle_binary_kind kind, const rle_array *out, const rle_array *a,
-                          const rle_array *b);
-rle_status rle_cpu_binary_scalar(rle_binary_kind kind, const rle_array *out,
-                                 const rle_array *a, double value, int64_t integer,
-                                 bool reversed);
-rle_status rle_cpu_where(const rle_array *out, const rle_array *cond, const rle_array *a,
-                         const rle_array *b);
-rle_status rle_cpu_reduce(rle_reduce_kind kind, const rle_array *out, const rle_array *in,
-                          uint32_t dims);
-rle_status rle_cpu_arg_reduce(bool largest, const rle_array *values,
+rle_status rle_cpu_fill(rle_device *dev, const rle_array *out, double value,
+                        int64_t integer);
+rle_status rle_cpu_copy(rle_device *dev, const rle_array *out, const rle_array *in);
+rle_status rle_cpu_unary(rle_device *dev, rle_unary_kind kind, const rle_array *out,
+                         const rle_array *in, double p0, double p1);
+rle_status rle_cpu_unary_backward(rle_device *dev, rle_unary_kind kind,
+                                  const rle_array *gin, const rle_array *gout,
+                                  const rle_array *x, const rle_array *y, double p0,
+                                  double p1);
+rle_status rle_cpu_binary(rle_device *dev, rle_binary_kind kind, const rle_array *out,
+                          const rle_array *a, const rle_array *b);
+rle_status rle_cpu_binary_scalar(rle_device *dev, rle_binary_kind kind,
+                                 const rle_array *out, const rle_array *a, double value,
+                                 int64_t integer, bool reversed);
+rle_status rle_cpu_where(rle_device *dev, const rle_array *out, const rle_array *cond,
+                         const rle_array *a, const rle_array *b);
+rle_status rle_cpu_reduce(rle_device *dev, rle_reduce_kind kind, const rle_array *out,
+                          const rle_array *in, uint32_t dims);
+rle_status rle_cpu_arg_reduce(rle_device *dev, bool largest, const rle_array *values,
                               const rle_array *indices, const rle_array *in, int dim);
-rle_status rle_cpu_softmax(bool logarithm, const rle_array *out, const rle_array *in,
-                           int dim);
-rle_status rle_cpu_softmax_backward(bool logarithm, const rle_array *gin,
+rle_status rle_cpu_softmax(rle_device *dev, bool logarithm, const rle_array *out,
+                           const rle_array *in, int dim);
+rle_status rle_cpu_softmax_backward(rle_device *dev, bool logarithm, const rle_array *gin,
                                     const rle_array *gout, const rle_array *y, int dim);
-rle_status rle_cpu_cumsum(const rle_array *out, const rle_array *in, int dim, bool reverse);
-rle_status rle_cpu_sort(const rle_array *values, const rle_array *indices,
-                        const rle_array *in, int dim, bool descending);
-rle_status rle_cpu_matmul(const rle_array *out, const rle_array *a, const rle_array *b,
-                          const rle_array *bias, bool accumulate);
-rle_status rle_cpu_gather(const rle_array *out, const rle_array *in, int dim,
-                          const rle_array *index);
-rle_status rle_cpu_scatter(const rle_array *out, int dim, const rle_array *index,
-                           const rle_array *src, bool assign);
-rle_status rle_cpu_index_select(const rle_array *out, const rle_array *in, int dim,
-                                const rle_array *index);
-rle_status rle_cpu_index_add(const rle_array *out, int dim, const rle_array *index,
-                             const rle_array *src);
-rle_status rle_cpu_random(rle_random_kind kind, const rle_array *out, const rle_rng *rng,
-                          double p0, double p1);
-rle_status rle_cpu_randperm(const rle_array *out, const rle_rng *rng);
-rle_status rle_cpu_random_keyed(const rle_array *out, uint64_t seed, const rle_array *keys,
-                                uint32_t draw);
-rle_status rle_cpu_dropout(const rle_array *out, const rle_array *in, double p,
-                           uint64_t seed, const rle_array *keys, uint32_t draw);
-rle_status rle_cpu_multinomial(const rle_array *out, const rle_array *probs,
-                               const rle_array *u);
-rle_status rle_cpu_find_bad_row(const rle_array *in, bool nonnegative, int64_t *row);
-rle_status rle_cpu_adam(const rle_array *param, const rle_array *grad, const rle_array *m,
-                        const rle_array *v, int count, const rle_adam_args *args);
-rle_status rle_cpu_sgd(const rle_array *param, const rle_array *grad,
+rle_status rle_cpu_cumsum(rle_device *dev, const rle_array *out, const rle_array *in,
+                          int dim, bool reverse);
+rle_status rle_cpu_sort(rle_device *dev, const rle_array *values,
+                        const rle_array *indices, const rle_array *in, int dim,
+                        bool descending);
+rle_status rle_cpu_matmul(rle_device *dev, const rle_array *out, const rle_array *a,
+                          const rle_array *b, const rle_array *bias, bool accumulate);
+rle_status rle_cpu_gather(rle_device *dev, const rle_array *out, const rle_array *in,
+                          int dim, const rle_array *index);
+rle_status rle_cpu_scatter(rle_device *dev, const rle_array *out, int dim,
+                           const rle_array *index, const rle_array *src, bool assign);
+rle_status rle_cpu_index_select(rle_device *dev, const rle_array *out,
+                                const rle_array *in, int dim, const rle_array *index);
+rle_status rle_cpu_index_add(rle_device *dev, const rle_array *out, int dim,
+                             const rle_array *index, const rle_array *src);
+rle_status rle_cpu_random(rle_device *dev, rle_random_kind kind, const rle_array *out,
+                          const rle_rng *rng, double p0, double p1);
+rle_status rle_cpu_randperm(rle_device *dev, const rle_array *out, const rle_rng *rng);
+rle_status rle_cpu_random_keyed(rle_device *dev, const rle_array *out, uint64_t seed,
+                                const rle_array *keys, uint32_t draw);
+rle_status rle_cpu_dropout(rle_device *dev, const rle_array *out, const rle_array *in,
+                           double p, uint64_t seed, const rle_array *keys, uint32_t draw);
+rle_status rle_cpu_multinomial(rle_device *dev, const rle_array *out,
+                               const rle_array *probs, const rle_array *u);
+rle_status rle_cpu_find_bad_row(rle_device *dev, const rle_array *in, bool nonnegative,
+                                int64_t *row);
+rle_status rle_cpu_adam(rle_device *dev, const rle_array *param, const rle_array *grad,
+                        const rle_array *m, const rle_array *v, int count,
+                        const rle_adam_args *args);
+rle_status rle_cpu_sgd(rle_device *dev, const rle_array *param, const rle_array *grad,
                        const rle_array *momentum, int count, const rle_sgd_args *args);
 
 #endif

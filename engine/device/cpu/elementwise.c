@@ -211,7 +211,8 @@ static void fill_run(char *dst, int size, int64_t n, const void *value)
     }
 }
 
-rle_status rle_cpu_fill(const rle_array *out, double value, int64_t integer)
+rle_status rle_cpu_fill(rle_device *dev, const rle_array *out, double value,
+                        int64_t integer)
 {
     if (out->dtype > RLE_BOOL) return rle_cpu_no_dtype("fill", out->dtype);
     uint64_t one = 0;
@@ -266,7 +267,7 @@ static bool copy_turned(const rle_loop *l)
     return true;
 }
 
-rle_status rle_cpu_copy(const rle_array *out, const rle_array *in)
+rle_status rle_cpu_copy(rle_device *dev, const rle_array *out, const rle_array *in)
 {
     rle_cpu_cast cast = rle_cpu_caster(out->dtype, in->dtype);
     if (!cast)
@@ -296,8 +297,8 @@ rle_status rle_cpu_copy(const rle_array *out, const rle_array *in)
     return RLE_OK;
 }
 
-rle_status rle_cpu_unary(rle_unary_kind kind, const rle_array *out, const rle_array *in,
-                         double p0, double p1)
+rle_status rle_cpu_unary(rle_device *dev, rle_unary_kind kind, const rle_array *out,
+                         const rle_array *in, double p0, double p1)
 {
     int f = rle_cpu_float(in->dtype);
     elementwise e = {.p0 = p0, .p1 = p1};
@@ -324,9 +325,10 @@ static bool from_output(rle_unary_kind kind)
     }
 }
 
-rle_status rle_cpu_unary_backward(rle_unary_kind kind, const rle_array *gin,
-                                  const rle_array *gout, const rle_array *x,
-                                  const rle_array *y, double p0, double p1)
+rle_status rle_cpu_unary_backward(rle_device *dev, rle_unary_kind kind,
+                                  const rle_array *gin, const rle_array *gout,
+                                  const rle_array *x, const rle_array *y, double p0,
+                                  double p1)
 {
     int f = rle_cpu_float(gin->dtype);
     elementwise e = {.p0 = p0, .p1 = p1};
@@ -339,8 +341,8 @@ rle_status rle_cpu_unary_backward(rle_unary_kind kind, const rle_array *gin,
     return RLE_OK;
 }
 
-rle_status rle_cpu_binary(rle_binary_kind kind, const rle_array *out, const rle_array *a,
-                          const rle_array *b)
+rle_status rle_cpu_binary(rle_device *dev, rle_binary_kind kind, const rle_array *out,
+                          const rle_array *a, const rle_array *b)
 {
     int f = rle_cpu_float(a->dtype);
     elementwise e = {0};
@@ -351,9 +353,9 @@ rle_status rle_cpu_binary(rle_binary_kind kind, const rle_array *out, const rle_
     return RLE_OK;
 }
 
-rle_status rle_cpu_binary_scalar(rle_binary_kind kind, const rle_array *out,
-                                 const rle_array *a, double value, int64_t integer,
-                                 bool reversed)
+rle_status rle_cpu_binary_scalar(rle_device *dev, rle_binary_kind kind,
+                                 const rle_array *out, const rle_array *a, double value,
+                                 int64_t integer, bool reversed)
 {
     int f = rle_cpu_float(a->dtype);
     rle_cpu_zip zip =
@@ -395,8 +397,8 @@ static void select_run(void *out, const unsigned char *cond, const void *a, cons
     }
 }
 
-rle_status rle_cpu_where(const rle_array *out, const rle_array *cond, const rle_array *a,
-                         const rle_array *b)
+rle_status rle_cpu_where(rle_device *dev, const rle_array *out, const rle_array *cond,
+                         const rle_array *a, const rle_array *b)
 {
     const rle_array *operands[4] = {out, cond, a, b};
     int size = (int)rle_dtype_size(out->dtype);

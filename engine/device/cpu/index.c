@@ -67,8 +67,8 @@ static rle_array without_dim(const rle_array *a, int dim)
     return b;
 }
 
-rle_status rle_cpu_gather(const rle_array *out, const rle_array *in, int dim,
-                          const rle_array *index)
+rle_status rle_cpu_gather(rle_device *dev, const rle_array *out, const rle_array *in,
+                          int dim, const rle_array *index)
 {
     RLE_TRY(check_indices(index, dim, in->shape[dim]));
     int size = (int)rle_dtype_size(in->dtype);
@@ -82,8 +82,8 @@ rle_status rle_cpu_gather(const rle_array *out, const rle_array *in, int dim,
     return RLE_OK;
 }
 
-rle_status rle_cpu_scatter(const rle_array *out, int dim, const rle_array *index,
-                           const rle_array *src, bool assign)
+rle_status rle_cpu_scatter(rle_device *dev, const rle_array *out, int dim,
+                           const rle_array *index, const rle_array *src, bool assign)
 {
     RLE_TRY(check_indices(index, dim, out->shape[dim]));
     if (out->dtype > RLE_BOOL) return rle_cpu_no_dtype("scatter", out->dtype);
@@ -141,16 +141,16 @@ static void by_slices(const rle_array *out, const rle_array *in, int dim,
     }
 }
 
-rle_status rle_cpu_index_select(const rle_array *out, const rle_array *in, int dim,
-                                const rle_array *index)
+rle_status rle_cpu_index_select(rle_device *dev, const rle_array *out,
+                                const rle_array *in, int dim, const rle_array *index)
 {
     RLE_TRY(check_indices(index, dim, in->shape[dim]));
     by_slices(out, in, dim, index, false);
     return RLE_OK;
 }
 
-rle_status rle_cpu_index_add(const rle_array *out, int dim, const rle_array *index,
-                             const rle_array *src)
+rle_status rle_cpu_index_add(rle_device *dev, const rle_array *out, int dim,
+                             const rle_array *index, const rle_array *src)
 {
     RLE_TRY(check_indices(index, dim, out->shape[dim]));
     if (out->dtype > RLE_BOOL) return rle_cpu_no_dtype("index_add", out->dtype);

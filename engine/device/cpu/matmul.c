@@ -2,8 +2,8 @@
  * order of its sums are in isa/gemm_*.c. */
 #include "device/cpu/cpu_internal.h"
 
-rle_status rle_cpu_matmul(const rle_array *out, const rle_array *a, const rle_array *b,
-                          const rle_array *bias, bool accumulate)
+rle_status rle_cpu_matmul(rle_device *dev, const rle_array *out, const rle_array *a,
+                          const rle_array *b, const rle_array *bias, bool accumulate)
 {
     int f = rle_cpu_float(out->dtype);
     if (f < 0) return rle_cpu_no_dtype("matmul", out->dtype);

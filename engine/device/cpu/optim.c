@@ -3,8 +3,9 @@
 
 #include <math.h>
 
-rle_status rle_cpu_adam(const rle_array *param, const rle_array *grad, const rle_array *m,
-                        const rle_array *v, int count, const rle_adam_args *args)
+rle_status rle_cpu_adam(rle_device *dev, const rle_array *param, const rle_array *grad,
+                        const rle_array *m, const rle_array *v, int count,
+                        const rle_adam_args *args)
 {
     for (int i = 0; i < count; i++)
         if (rle_cpu_float(param[i].dtype) < 0) return rle_cpu_no_dtype("Adam", param[i].dtype);
@@ -15,7 +16,7 @@ rle_status rle_cpu_adam(const rle_array *param, const rle_array *grad, const rle
     return RLE_OK;
 }
 
-rle_status rle_cpu_sgd(const rle_array *param, const rle_array *grad,
+rle_status rle_cpu_sgd(rle_device *dev, const rle_array *param, const rle_array *grad,
                        const rle_array *momentum, int count, const rle_sgd_args *args)
 {
     for (int i = 0; i < count; i++)
@@ -27,7 +28,8 @@ rle_status rle_cpu_sgd(const rle_array *param, const rle_array *grad,
     return RLE_OK;
 }
 
-rle_status rle_cpu_find_bad_row(const rle_array *in, bool nonnegative, int64_t *row)
+rle_status rle_cpu_find_bad_row(rle_device *dev, const rle_array *in, bool nonnegative,
+                                int64_t *row)
 {
     int64_t rows = in->shape[0], cols = in->shape[1];
     if (rle_cpu_float(in->dtype) < 0) return rle_cpu_no_dtype("this check", in->dtype);

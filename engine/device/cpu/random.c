@@ -49,8 +49,8 @@ static void integers(const rle_array *out, const rle_rng *rng, int64_t low, uint
     }
 }
 
-rle_status rle_cpu_random(rle_random_kind kind, const rle_array *out, const rle_rng *rng,
-                          double p0, double p1)
+rle_status rle_cpu_random(rle_device *dev, rle_random_kind kind, const rle_array *out,
+                          const rle_rng *rng, double p0, double p1)
 {
     int f = rle_cpu_float(out->dtype);
     if (kind == RLE_RANDOM_INTEGER) {
@@ -87,7 +87,7 @@ rle_status rle_cpu_random(rle_random_kind kind, const rle_array *out, const rle_
     return RLE_OK;
 }
 
-rle_status rle_cpu_randperm(const rle_array *out, const rle_rng *rng)
+rle_status rle_cpu_randperm(rle_device *dev, const rle_array *out, const rle_rng *rng)
 {
     int64_t n = out->shape[0], step = out->stride[0];
     int64_t *x = out->data;
@@ -156,8 +156,8 @@ static int64_t keyed_next(keyed *s, float *u /* [CHUNK] */)
     return made;
 }
 
-rle_status rle_cpu_random_keyed(const rle_array *out, uint64_t seed, const rle_array *keys,
-                                uint32_t draw)
+rle_status rle_cpu_random_keyed(rle_device *dev, const rle_array *out, uint64_t seed,
+                                const rle_array *keys, uint32_t draw)
 {
     if (out->dtype != RLE_F32) return rle_cpu_no_dtype("a keyed draw", out->dtype);
     keyed s = {keys, seed, draw, out->shape[1], 0, 0, out->shape[0]};
@@ -171,8 +171,8 @@ rle_status rle_cpu_random_keyed(const rle_array *out, uint64_t seed, const rle_a
     return RLE_OK;
 }
 
-rle_status rle_cpu_dropout(const rle_array *out, const rle_array *in, double p,
-                           uint64_t seed, const rle_array *keys, uint32_t draw)
+rle_status rle_cpu_dropout(rle_device *dev, const rle_array *out, const rle_array *in,
+                           double p, uint64_t seed, const rle_array *keys, uint32_t draw)
 {
     int f = rle_cpu_float(out->dtype);
     if (f < 0) return rle_cpu_no_dtype("dropout", out->dtype);
@@ -200,8 +200,8 @@ static inline double probability(const rle_array *probs, int64_t row, int64_t c)
 }
 
 /* The shares are added up in double, in order; a class of probability 0 is never drawn. */
-rle_status rle_cpu_multinomial(const rle_array *out, const rle_array *probs,
-                               const rle_array *u)
+rle_status rle_cpu_multinomial(rle_device *dev, const rle_array *out,
+                               const rle_array *probs, const rle_array *u)
 {
     if (rle_cpu_float(probs->dtype) < 0) return rle_cpu_no_dtype("multinomial", probs->dtype);
     int64_t rows = probs->shape[0], classes = probs->shape[1], draws = out->shape[1];

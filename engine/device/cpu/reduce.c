@@ -338,8 +338,8 @@ static int64_t fold_integers(rle_reduce_kind kind, const char *base, const span 
     return acc;
 }
 
-rle_status rle_cpu_reduce(rle_reduce_kind kind, const rle_array *out, const rle_array *in,
-                          uint32_t dims)
+rle_status rle_cpu_reduce(rle_device *dev, rle_reduce_kind kind, const rle_array *out,
+                          const rle_array *in, uint32_t dims)
 {
     int f = rle_cpu_float(in->dtype);
     bool question = kind == RLE_REDUCE_ANY || kind == RLE_REDUCE_ALL;

@@ -28,7 +28,7 @@ BEST(i32, int32_t)
 BEST(i64, int64_t)
 BEST(u8, uint8_t)
 
-rle_status rle_cpu_arg_reduce(bool largest, const rle_array *values,
+rle_status rle_cpu_arg_reduce(rle_device *dev, bool largest, const rle_array *values,
                               const rle_array *indices, const rle_array *in, int dim)
 {
     static int64_t (*const best[6])(const void *, int64_t, int64_t, bool) = {
@@ -90,7 +90,8 @@ static void line_integers(char *out, int64_t out_step, rle_dtype to, const char 
     }
 }
 
-rle_status rle_cpu_cumsum(const rle_array *out, const rle_array *in, int dim, bool reverse)
+rle_status rle_cpu_cumsum(rle_device *dev, const rle_array *out, const rle_array *in,
+                          int dim, bool reverse)
 {
     int f = rle_cpu_float(in->dtype);
     if (in->dtype > RLE_BOOL || out->dtype >= RLE_BOOL ||

@@ -90,12 +90,13 @@ static rle_status along_rows(bool logarithm, const rle_array *out, const rle_arr
     return RLE_OK;
 }
 
-rle_status rle_cpu_softmax(bool logarithm, const rle_array *out, const rle_array *in, int dim)
+rle_status rle_cpu_softmax(rle_device *dev, bool logarithm, const rle_array *out,
+                           const rle_array *in, int dim)
 {
     return along_rows(logarithm, out, in, NULL, dim);
 }
 
-rle_status rle_cpu_softmax_backward(bool logarithm, const rle_array *gin,
+rle_status rle_cpu_softmax_backward(rle_device *dev, bool logarithm, const rle_array *gin,
                                     const rle_array *gout, const rle_array *y, int dim)
 {
     return along_rows(logarithm, gin, gout, y, dim);

@@ -67,8 +67,9 @@ SORT(i32, int32_t)
 SORT(i64, int64_t)
 SORT(u8, uint8_t)
 
-rle_status rle_cpu_sort(const rle_array *values, const rle_array *indices,
-                        const rle_array *in, int dim, bool descending)
+rle_status rle_cpu_sort(rle_device *dev, const rle_array *values,
+                        const rle_array *indices, const rle_array *in, int dim,
+                        bool descending)
 {
     static void (*const sort[6])(char *, int64_t, int64_t *, int64_t, const char *, int64_t,
                                  int64_t, bool, void *) = {sort_f32, sort_f64, sort_i32,
