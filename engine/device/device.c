@@ -4,9 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "device/cpu/cpu.h"
+#include "device/plugin.h"
 
 static void *cpu_raw_alloc(rle_device *dev, size_t size)
 {
@@ -39,7 +42,8 @@ static rle_device cpu = {
 };
 
 /* Opened devices, in the order they were opened. The cpu is always there. */
-static rle_device *devices[16];
+enum { DEVICES_MAX = 32 };
+static rle_device *devices[DEVICES_MAX];
 static int device_count;
 
 static rle_status limit_from_environment(rle_device *dev)
@@ -73,25 +77,142 @@ rle_device *rle_device_cpu(void)
     return open_cpu() == RLE_OK ? &cpu : NULL;
 }
 
-rle_status rle_device_get(const char *name, int rank, rle_device **out)
+/* ---- devices of plug-ins ---- */
+
+rle_status rle_device_available(rle_device_type type, int *out)
 {
-    (void)rank; /* picks among several devices of one type; the cpu is one */
-    RLE_TRY(open_cpu());
-    if (strcmp(name, "cpu") == 0 || strcmp(name, "auto") == 0) {
-        *out = &cpu;
+    if (type == RLE_DEVICE_CPU) {
+        *out = 1;
         return RLE_OK;
     }
-    if (strncmp(name, "cuda", 4) == 0 || strcmp(name, "emu") == 0)
-        return rle_fail(
-            RLE_UNAVAILABLE,
-            "no device \"%.32s\": this build computes on the CPU only; use \"cpu\" "
-            "or \"auto\"",
-            name);
+    const rle_plugin *plugin;
+    RLE_TRY(rle_plugin_get(type, &plugin));
+    return plugin->count(out);
+}
+
+static rle_device *find_open(rle_device_type type, int index)
+{
+    for (int i = 0; i < device_count; i++)
+        if (devices[i]->type == type && devices[i]->index == index) return devices[i];
+    return NULL;
+}
+
+static rle_status open_plugin_device(rle_device_type type, int index, rle_device **out)
+{
+    const rle_plugin *plugin;
+    RLE_TRY(rle_plugin_get(type, &plugin));
+    if (device_count == DEVICES_MAX)
+        return rle_fail(RLE_RESOURCE_EXHAUSTED, "at most %d devices can be open",
+                        DEVICES_MAX);
+    rle_device *dev = rle_calloc(1, sizeof *dev);
+    if (!dev) return rle_oom(sizeof *dev, "a device");
+    dev->type = type;
+    dev->index = index;
+    snprintf(dev->name, sizeof dev->name, "%s:%d", plugin->type, index);
+    rle_status status = rle_allocator_new(&dev->allocator);
+    if (status == RLE_OK) status = limit_from_environment(dev);
+    if (status == RLE_OK) status = plugin->open(dev);
+    if (status != RLE_OK) {
+        if (dev->allocator) rle_allocator_free(dev);
+        rle_free(dev);
+        return status;
+    }
+    *out = devices[device_count++] = dev;
+    return RLE_OK;
+}
+
+/* "cuda", "cuda:1" -> type and index, -1 where none is given. */
+static rle_status parse_name(const char *name, rle_device_type *type, int *index)
+{
+    size_t length = strcspn(name, ":");
+    const char *colon = name[length] ? name + length : NULL;
+    *index = -1;
+    if (length == 3 && strncmp(name, "cpu", 3) == 0)
+        *type = RLE_DEVICE_CPU;
+    else if (length == 4 && strncmp(name, "cuda", 4) == 0)
+        *type = RLE_DEVICE_CUDA;
+    else if (length == 3 && strncmp(name, "emu", 3) == 0)
+        *type = RLE_DEVICE_EMU;
+    else
+        length = 0;
+    if (length && !colon) return RLE_OK;
+    if (length && colon[1] >= '0' && colon[1] <= '9' && strlen(colon + 1) <= 3 &&
+        colon[1 + strspn(colon + 1, "0123456789")] == 0) {
+        *index = atoi(colon + 1);
+        return RLE_OK;
+    }
     return rle_fail(
         RLE_INVALID_ARGUMENT,
         "unknown device \"%.32s\"; there are \"cpu\", \"cuda\", \"cuda:<n>\", "
-        "\"emu\" and \"auto\"",
+        "\"emu\", \"emu:<n>\" and \"auto\"",
         name);
+}
+
+rle_status rle_device_get(const char *name, int rank, rle_device **out)
+{
+    RLE_TRY(open_cpu());
+    rle_device_type type = RLE_DEVICE_CPU;
+    int index = -1, count;
+    if (strcmp(name, "auto") == 0) {
+        type = rle_device_available(RLE_DEVICE_CUDA, &count) == RLE_OK ? RLE_DEVICE_CUDA
+                                                                       : RLE_DEVICE_CPU;
+        index = -1;
+    } else {
+        RLE_TRY(parse_name(name, &type, &index));
+    }
+    rle_status status = rle_device_available(type, &count);
+    if (status != RLE_OK)
+        return rle_fail(status, "no device \"%.32s\": %s", name, rle_message());
+    if (index >= count)
+        return rle_fail(RLE_UNAVAILABLE,
+                        "no device \"%.32s\": there %s %d, from %.4s:0 on", name,
+                        count == 1 ? "is" : "are", count, name);
+    if (index < 0) index = rank % count;
+    if (type == RLE_DEVICE_CPU)
+        *out = &cpu;
+    else if ((*out = find_open(type, index)) == NULL)
+        RLE_TRY(open_plugin_device(type, index, out));
+    return RLE_OK;
+}
+
+rle_status rle_device_synchronize(rle_device *dev)
+{
+    return dev->synchronize ? dev->synchronize(dev) : RLE_OK;
+}
+
+rle_status rle_device_emu_control(const char *settings)
+{
+    const rle_plugin *plugin;
+    RLE_TRY(rle_plugin_get(RLE_DEVICE_EMU, &plugin));
+    return plugin->control(settings);
+}
+
+/* ---- trouble ---- */
+
+static void (*fatal_hook)(void *self, const char *message);
+static void *fatal_self;
+
+void rle_device_on_fatal(void (*fn)(void *self, const char *message), void *self)
+{
+    fatal_hook = fn;
+    fatal_self = self;
+}
+
+void rle_device_fatal(const char *message)
+{
+    rle_log(RLE_LOG_ERROR, "FATAL: %s", message);
+    static bool again; /* the hook may come back here: then it is over at once */
+    if (!again && fatal_hook) {
+        again = true;
+        fatal_hook(fatal_self, message);
+    }
+    _exit(70); /* EX_SOFTWARE; no handlers, they may call the driver */
+}
+
+bool rle_device_fault_hits(const char *what)
+{
+    (void)what;
+    return false;
 }
 
 int rle_device_count(void)

@@ -17,101 +17,11 @@
 #include "base/context.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "device/kinds.h"
 
 typedef enum { RLE_DEVICE_CPU, RLE_DEVICE_CUDA, RLE_DEVICE_EMU } rle_device_type;
 
 typedef struct rle_device rle_device;
-
-/* ---- kinds of operations, by family ---- */
-
-typedef enum {
-    RLE_UNARY_NEG,
-    RLE_UNARY_ABS,
-    RLE_UNARY_SIGN,
-    RLE_UNARY_EXP,
-    RLE_UNARY_LOG,
-    RLE_UNARY_LOG1P,
-    RLE_UNARY_EXPM1,
-    RLE_UNARY_SQRT,
-    RLE_UNARY_RSQRT,
-    RLE_UNARY_SQUARE,
-    RLE_UNARY_RECIPROCAL,
-    RLE_UNARY_SIN,
-    RLE_UNARY_COS,
-    RLE_UNARY_TANH,
-    RLE_UNARY_SIGMOID,
-    RLE_UNARY_SOFTPLUS, /* log(1 + exp(x)) */
-    RLE_UNARY_RELU,
-    RLE_UNARY_FLOOR,
-    RLE_UNARY_CEIL,
-    RLE_UNARY_ROUND, /* half to even, as PyTorch */
-    RLE_UNARY_TRUNC,
-    RLE_UNARY_CLAMP,  /* p0 = low, p1 = high; NaN stays NaN */
-    RLE_UNARY_NOT,    /* -> bool */
-    RLE_UNARY_ISNAN,  /* -> bool */
-    RLE_UNARY_ISINF,  /* -> bool */
-    RLE_UNARY_ISFINITE, /* -> bool */
-    RLE_UNARY_COUNT
-} rle_unary_kind;
-
-typedef enum {
-    RLE_BINARY_ADD,
-    RLE_BINARY_SUB,
-    RLE_BINARY_MUL,
-    RLE_BINARY_DIV,       /* floats only; the layer above promotes integers */
-    RLE_BINARY_POW,
-    RLE_BINARY_MAXIMUM,   /* NaN if either is */
-    RLE_BINARY_MINIMUM,
-    RLE_BINARY_ATAN2,
-    RLE_BINARY_REMAINDER, /* sign of the divisor, as Python and PyTorch; integer x % 0 = 0 */
-    RLE_BINARY_FLOOR_DIV, /* toward minus infinity; integer x / 0 = 0 */
-    RLE_BINARY_EQ,        /* from here: -> bool */
-    RLE_BINARY_NE,
-    RLE_BINARY_LT,
-    RLE_BINARY_LE,
-    RLE_BINARY_GT,
-    RLE_BINARY_GE,
-    RLE_BINARY_AND, /* logical: nonzero is true */
-    RLE_BINARY_OR,
-    RLE_BINARY_XOR,
-    RLE_BINARY_COUNT
-} rle_binary_kind;
-
-static inline bool rle_binary_gives_bool(rle_binary_kind k) { return k >= RLE_BINARY_EQ; }
-static inline bool rle_unary_gives_bool(rle_unary_kind k) { return k >= RLE_UNARY_NOT; }
-
-typedef enum {
-    RLE_REDUCE_SUM,  /* integers and bool sum into i64, the rest into their own dtype */
-    RLE_REDUCE_MEAN, /* floats only */
-    RLE_REDUCE_PROD,
-    RLE_REDUCE_MAX,  /* NaN wins */
-    RLE_REDUCE_MIN,
-    RLE_REDUCE_LOGSUMEXP, /* floats; -inf for all -inf */
-    RLE_REDUCE_SUMSQ,     /* sum of squares, floats */
-    RLE_REDUCE_ANY,  /* -> bool */
-    RLE_REDUCE_ALL,  /* -> bool */
-    RLE_REDUCE_COUNT
-} rle_reduce_kind;
-
-typedef enum {
-    RLE_RANDOM_UNIFORM, /* p0 + (p1 - p0) * u; f32, f64 */
-    RLE_RANDOM_NORMAL,  /* p0 + p1 * n, Box-Muller over pairs of words; f32, f64 */
-    RLE_RANDOM_INTEGER  /* p0 <= n < p1; i32, i64, u8. Lemire's multiply-shift on one word
-                           when p1 - p0 <= 2^32, on two words otherwise */
-} rle_random_kind;
-
-/* Hyperparameters of one optimizer step. PyTorch's formulas and defaults. */
-typedef struct rle_adam_args {
-    double lr, beta1, beta2, eps, weight_decay;
-    int64_t step;      /* 1 for the first */
-    bool decoupled;    /* AdamW: decay the weight, not the gradient */
-} rle_adam_args;
-
-typedef struct rle_sgd_args {
-    double lr, momentum, dampening, weight_decay;
-    bool nesterov;
-    bool first; /* momentum buffer is set to the gradient */
-} rle_sgd_args;
 
 /* ---- the table ----
  *
@@ -256,16 +166,43 @@ typedef struct rle_memory_row {
     size_t blocks;
 } rle_memory_row;
 
+/* What a device is. Sizes in bytes, versions as 1000 * major + 10 * minor. */
+typedef struct rle_device_properties {
+    char name[96];        /* "NVIDIA H200", "Intel(R) Xeon(R) ..." */
+    int major, minor;     /* compute capability; 0 for the CPU */
+    int multiprocessors;  /* or cores */
+    size_t memory;        /* in all */
+    size_t shared_memory; /* a block may ask for */
+    int driver, runtime;  /* versions; 0 where there is none */
+} rle_device_properties;
+
+/* What the device's own accounting says, for the report. */
+typedef struct rle_device_figures {
+    size_t total;   /* bytes the device has */
+    size_t used;    /* bytes in use, by whomever */
+    size_t context; /* taken by the driver's context and the kernels when it was opened */
+    size_t workspace; /* libraries' workspaces, created when it was opened */
+} rle_device_figures;
+
 struct rle_device {
     rle_device_type type;
     int index;
     char name[16]; /* "cpu", "cuda:1" */
     const rle_device_ops *ops;
-    /* Raw memory, for the allocator. NULL when there is none. 64-byte aligned. */
+    /* Raw memory, for the allocator. NULL when there is none. Aligned to 64 bytes (cpu)
+     * or 256. */
     void *(*raw_alloc)(rle_device *dev, size_t size);
     void (*raw_free)(rle_device *dev, void *p, size_t size);
+    /* Between host memory and a block. When copy_in returns the host memory may be
+     * changed; when copy_out returns it is filled. */
     rle_status (*copy_in)(rle_device *dev, void *dst, const void *host, size_t size);
     rle_status (*copy_out)(rle_device *dev, void *host, const void *src, size_t size);
+    /* Wait for all work given to the device so far; an error of that work is returned
+     * here. NULL: there is nothing to wait for. */
+    rle_status (*synchronize)(rle_device *dev);
+    /* NULL: the device keeps no figures of its own. */
+    rle_status (*figures)(rle_device *dev, rle_device_figures *out);
+    void *impl; /* the plug-in's */
     struct rle_allocator *allocator;
 };
 
@@ -277,6 +214,15 @@ rle_device *rle_device_cpu(void);
 /* Devices opened so far. */
 int rle_device_count(void);
 rle_device *rle_device_at(int i);
+/* How many devices of a type this machine has. UNAVAILABLE: none, with the reason and
+ * what to do about it in one line. */
+rle_status rle_device_available(rle_device_type type, int *out);
+rle_status rle_device_get_properties(rle_device *dev, rle_device_properties *out);
+/* Wait until everything given to the device is done, and return its error if one failed.
+ */
+rle_status rle_device_synchronize(rle_device *dev);
+/* Settings of the emulated device, as in RLENGINE_EMU. For tests. */
+rle_status rle_device_emu_control(const char *settings);
 
 /* A block of `size` bytes, contents undefined, owner and site from the current context.
  * RESOURCE_EXHAUSTED when the limit or the system refuses, after asking the pressure
@@ -304,6 +250,10 @@ const char *rle_device_oom_report(void);
  * have changed. The lua layer sets it to run the collector. */
 void rle_device_on_pressure(bool (*fn)(void *self, rle_device *dev, size_t wanted),
                             void *self);
+
+/* A device that fails so that no further work is possible ends the process with status
+ * 70, after `fn` had the chance to say goodbye to others. fn must not call any device. */
+void rle_device_on_fatal(void (*fn)(void *self, const char *message), void *self);
 
 /* Bytes allocated since it was last set to 0, over all devices: the debt that the lua layer
  * pays to its collector. */

@@ -11,4 +11,8 @@ void rle_allocator_free(rle_device *dev);
 /* Remember the report of a refused allocation (rle_device_oom_report). */
 void rle_device_note_oom(rle_device *dev);
 
+/* What plug-ins ask the program (plugin.h). */
+void rle_device_fatal(const char *message) __attribute__((noreturn));
+bool rle_device_fault_hits(const char *what);
+
 #endif

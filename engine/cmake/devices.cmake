@@ -1,0 +1,23 @@
+# The device plug-ins: <build>/lib/rlengine/rlengine_emu.so and rlengine_cuda.so, from the same
+# sources. The first needs a C++ compiler, the second nvcc; neither is needed for the rest.
+file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/device/cuda/*.c)
+file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cu)
+# Of the engine's own files the plug-in takes what needs nothing of the program.
+list(APPEND cuda_sources ${PROJECT_SOURCE_DIR}/engine/base/dtype.c)
+
+include(CheckLanguage)
+check_language(CXX)
+if(CMAKE_CXX_COMPILER)
+  enable_language(CXX)
+  file(GLOB emu_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/emu/*.cc)
+  set_source_files_properties(${cuda_kernels} PROPERTIES LANGUAGE CXX
+    COMPILE_OPTIONS "-xc++;-Wno-unknown-pragmas")
+  add_library(rlengine_emu MODULE ${cuda_sources} ${cuda_kernels} ${emu_sources})
+  target_link_libraries(rlengine_emu PRIVATE rle_flags m)
+  target_compile_definitions(rlengine_emu PRIVATE RLE_EMU=1)
+  target_include_directories(rlengine_emu BEFORE PRIVATE ${PROJECT_SOURCE_DIR}/kernels/emu/include)
+  set_target_properties(rlengine_emu PROPERTIES PREFIX "" CXX_STANDARD 17 CXX_EXTENSIONS ON
+    CXX_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib/rlengine)
+else()
+  message(STATUS "no C++ compiler was found: the emulated device is not built (apt install g++)")
+endif()

@@ -1,0 +1,7 @@
+/* ops.c - CUDA's table of operations. */
+#include "device/cuda/cuda_internal.h"
+
+const rle_device_ops rle_cuda_ops = {
+    .fill = rle_cuda_fill,
+    .copy = rle_cuda_copy,
+};

@@ -1,0 +1,201 @@
+/* plugin.c - the plug-in's face: how many devices, what they are, opening one. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "device/cuda/cuda_internal.h"
+
+#ifdef RLE_EMU
+#include "emu_control.h"
+#define DEVICE_TYPE "emu"
+
+static rle_status control(const char *settings)
+{
+    const char *wrong = rle_emu_control(settings);
+    return wrong ? rle_fail(RLE_INVALID_ARGUMENT, "%s", wrong) : RLE_OK;
+}
+#else
+#define DEVICE_TYPE "cuda"
+#endif
+
+static int current = -1;
+
+void rle_cuda_enter(rle_device *dev)
+{
+    if (current == dev->index) return;
+    if (cudaSetDevice(dev->index) == cudaSuccess) current = dev->index;
+}
+
+/* The first call into the driver. Whatever is not success means that there is no CUDA
+ * here. */
+static rle_status count_devices(int *out)
+{
+    int count = 0;
+    cudaError_t e = cudaGetDeviceCount(&count);
+    if (e == cudaSuccess && count > 0) {
+        *out = count;
+        return RLE_OK;
+    }
+    switch ((int)e) {
+    case 35: /* insufficient driver: what a machine without any says */
+        return rle_fail(
+            RLE_UNAVAILABLE,
+            "no NVIDIA driver, or one older than CUDA %d.%d needs (CUDA error 35); "
+            "install the driver (Debian: nvidia-driver) and try nvidia-smi",
+            CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    case 0:
+    case 100:
+        return rle_fail(
+            RLE_UNAVAILABLE,
+            "the NVIDIA driver finds no GPU (CUDA error 100); see nvidia-smi and "
+            "CUDA_VISIBLE_DEVICES");
+    default:
+        return rle_fail(RLE_UNAVAILABLE,
+                        "CUDA does not start: %s (CUDA error %d); try nvidia-smi",
+                        cudaGetErrorString(e), (int)e);
+    }
+}
+
+static rle_status properties(int index, rle_device_properties *out)
+{
+    struct cudaDeviceProp p;
+    cudaError_t e = cudaGetDeviceProperties(&p, index);
+    if (e != cudaSuccess)
+        return rle_fail(RLE_UNAVAILABLE, "device %d: %s (CUDA error %d)", index,
+                        cudaGetErrorString(e), (int)e);
+    memset(out, 0, sizeof *out);
+    snprintf(out->name, sizeof out->name, "%.95s", p.name);
+    out->major = p.major;
+    out->minor = p.minor;
+    out->multiprocessors = p.multiProcessorCount;
+    out->memory = p.totalGlobalMem;
+    out->shared_memory = p.sharedMemPerBlock;
+    cudaDriverGetVersion(&out->driver);
+    cudaRuntimeGetVersion(&out->runtime);
+    return RLE_OK;
+}
+
+/* ---- memory ---- */
+
+static void *raw_alloc(rle_device *dev, size_t size)
+{
+    void *p = NULL;
+    rle_cuda_enter(dev);
+    if (rle_host->fault("cuda")) return NULL;
+    cudaError_t e = cudaMalloc(&p, size);
+    if (e == cudaSuccess) return p;
+    rle_cuda_check(dev, "allocate", e);
+    return NULL;
+}
+
+static void raw_free(rle_device *dev, void *p, size_t size)
+{
+    (void)size;
+    rle_cuda_enter(dev);
+    rle_cuda_check(dev, "free", cudaFree(p));
+}
+
+static rle_status synchronize(rle_device *dev)
+{
+    rle_cuda *c = rle_cuda_of(dev);
+    rle_cuda_enter(dev);
+    return rle_cuda_check(dev, c->last ? c->last : "synchronize",
+                          cudaStreamSynchronize(c->stream));
+}
+
+static rle_status copy_in(rle_device *dev, void *dst, const void *host, size_t size)
+{
+    if (!size) return RLE_OK;
+    rle_cuda *c = rle_cuda_of(dev);
+    rle_cuda_enter(dev);
+    RLE_TRY(rle_cuda_check(
+        dev, "copy to the device",
+        cudaMemcpyAsync(dst, host, size, cudaMemcpyHostToDevice, c->stream)));
+    return synchronize(dev);
+}
+
+static rle_status copy_out(rle_device *dev, void *host, const void *src, size_t size)
+{
+    if (!size) return RLE_OK;
+    rle_cuda *c = rle_cuda_of(dev);
+    rle_cuda_enter(dev);
+    RLE_TRY(rle_cuda_check(
+        dev, "copy from the device",
+        cudaMemcpyAsync(host, src, size, cudaMemcpyDeviceToHost, c->stream)));
+    return synchronize(dev);
+}
+
+static rle_status figures(rle_device *dev, rle_device_figures *out)
+{
+    size_t free_bytes, total;
+    rle_cuda_enter(dev);
+    RLE_TRY(rle_cuda_check(dev, "memory info", cudaMemGetInfo(&free_bytes, &total)));
+    memset(out, 0, sizeof *out);
+    out->total = total;
+    out->used = total - free_bytes;
+    out->context = rle_cuda_of(dev)->context_bytes;
+    return RLE_OK;
+}
+
+/* ---- life ---- */
+
+static void close_device(rle_device *dev)
+{
+    rle_cuda *c = dev->impl;
+    if (!c) return;
+    rle_cuda_enter(dev);
+    if (c->stream) cudaStreamDestroy(c->stream);
+    if (c->pinned) cudaFreeHost(c->pinned);
+    rle_free(c);
+    dev->impl = NULL;
+}
+
+static rle_status open_device(rle_device *dev)
+{
+    rle_cuda *c = rle_malloc(sizeof *c);
+    if (!c) return rle_oom(sizeof *c, "a CUDA device");
+    memset(c, 0, sizeof *c);
+    c->index = dev->index;
+    dev->impl = c;
+    rle_cuda_enter(dev);
+    rle_status status =
+        rle_cuda_check(dev, "create a stream",
+                       cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    if (status == RLE_OK)
+        status = rle_cuda_check(dev, "page-locked memory",
+                                cudaMallocHost(&c->pinned, RLE_CUDA_PINNED));
+    if (status != RLE_OK) {
+        close_device(dev);
+        return status;
+    }
+    dev->ops = &rle_cuda_ops;
+    dev->raw_alloc = raw_alloc;
+    dev->raw_free = raw_free;
+    dev->copy_in = copy_in;
+    dev->copy_out = copy_out;
+    dev->synchronize = synchronize;
+    dev->figures = figures;
+    return RLE_OK;
+}
+
+static const rle_plugin plugin = {
+    .abi = RLE_PLUGIN_ABI,
+    .size = sizeof(rle_plugin),
+    .type = DEVICE_TYPE,
+    .count = count_devices,
+    .properties = properties,
+    .open = open_device,
+    .close = close_device,
+#ifdef RLE_EMU
+    .control = control,
+#endif
+};
+
+__attribute__((visibility("default"))) rle_plugin_entry_fn rle_plugin_entry;
+
+const rle_plugin *rle_plugin_entry(uint32_t abi, const rle_plugin_host *host)
+{
+    if (abi != RLE_PLUGIN_ABI) return NULL;
+    rle_host = host;
+    return &plugin;
+}

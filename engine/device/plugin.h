@@ -1,0 +1,59 @@
+/* plugin.h - what a device plug-in and the program say to each other.
+ *
+ * A plug-in is a shared object beside the program that brings devices of one type:
+ * rlengine_cuda.so (nvcc) and rlengine_emu.so (the same kernels, compiled by the C++
+ * compiler against the emulation in kernels/emu). It is opened with dlopen when a device
+ * of its type is first asked for; the program never links CUDA. A plug-in resolves
+ * nothing in the program: what it needs comes through rle_plugin_host, because the engine
+ * may itself be a module that was loaded with local symbols.
+ *
+ * Both sides are built together from one source; the number below catches a mixture of
+ * two. */
+#ifndef RLE_DEVICE_PLUGIN_H
+#define RLE_DEVICE_PLUGIN_H
+
+#include "device/device.h"
+
+#define RLE_PLUGIN_ABI 1u
+
+/* The program's side. */
+typedef struct rle_plugin_host {
+    /* The message of this thread (base/status.h). */
+    void (*set_message)(rle_status code, const char *message);
+    const char *(*message)(void);
+    /* Counted host memory (base/mem.h). */
+    void *(*alloc)(size_t size);
+    void (*release)(void *p);
+    /* Does the fault that the tests ordered happen now? (rle_device_fault) */
+    bool (*fault)(const char *what);
+    /* The device is beyond use: says so and ends the process. Does not return. */
+    void (*fatal)(const char *message);
+} rle_plugin_host;
+
+/* The plug-in's side. */
+typedef struct rle_plugin {
+    uint32_t abi;
+    size_t size;      /* of this struct */
+    const char *type; /* "cuda", "emu" */
+    /* How many devices there are, at least 1. The first call into the driver.
+     * UNAVAILABLE: there is none, with the reason and what to do about it in one line. */
+    rle_status (*count)(int *out);
+    rle_status (*properties)(int index, rle_device_properties *out);
+    /* Fill `dev`: ops, hooks, impl. type, index and name are set already. */
+    rle_status (*open)(rle_device *dev);
+    /* Everything that open took. No tensor of the device is alive. */
+    void (*close)(rle_device *dev);
+    /* The emulation's settings, as in RLENGINE_EMU ("order=reverse streams=lazy"). NULL
+     * for real devices. INVALID_ARGUMENT names what is understood. */
+    rle_status (*control)(const char *settings);
+} rle_plugin;
+
+/* The one symbol a plug-in exports; NULL when `abi` is not its own. */
+#define RLE_PLUGIN_ENTRY "rle_plugin_entry"
+typedef const rle_plugin *rle_plugin_entry_fn(uint32_t abi, const rle_plugin_host *host);
+
+/* The plug-in for that type of device, opened at the first call. UNAVAILABLE: it is not
+ * there or does not fit this program; the message says where it was looked for. */
+rle_status rle_plugin_get(rle_device_type type, const rle_plugin **out);
+
+#endif

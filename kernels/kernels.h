@@ -1,0 +1,47 @@
+/* kernels.h - the launchers: C functions that put one operation's kernels on a stream.
+ *
+ * engine/device/cuda calls them after shapes and dtypes were checked; a launcher picks
+ * the kernel by dtype and layout and the shape of its grid. All return CUDA's error code
+ * of the launch. dtype and kind are rle_dtype (base/dtype.h) and the enumerations of
+ * device/kinds.h. Pointers are device pointers, strides count elements. One section a
+ * kernel file. */
+#ifndef RLE_KERNELS_H
+#define RLE_KERNELS_H
+
+#include <cuda_runtime_api.h>
+
+#include "base/dtype.h"
+#include "device/kinds.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RLE_K_OPERANDS 5
+
+/* Operands of one shape: dimensions of size 1 dropped, the others merged where all
+ * operands allow it. ndim is at least 1. `dense`: every operand is one contiguous run, so
+ * that position i is at offset i. */
+typedef struct rle_k_loop {
+    int ndim, count;
+    bool dense;
+    int64_t numel;
+    int64_t shape[RLE_MAX_DIMS];
+    int64_t stride[RLE_K_OPERANDS][RLE_MAX_DIMS];
+    void *data[RLE_K_OPERANDS];
+} rle_k_loop;
+
+/* ---- elementwise.cu ---- */
+
+/* [0] = value, cast; integers exactly. */
+cudaError_t rle_k_fill(rle_dtype t, const rle_k_loop *l, double value, int64_t integer,
+                       cudaStream_t stream);
+/* [0] = cast of [1]; bytes are moved as they are where the dtypes are one. */
+cudaError_t rle_k_copy(rle_dtype to, rle_dtype from, const rle_k_loop *l,
+                       cudaStream_t stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

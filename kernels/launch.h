@@ -1,0 +1,62 @@
+/* launch.h - what a kernel file needs: the CUDA language, from nvcc or from the
+ * emulation, and the few things that the emulation cannot imitate, as macros.
+ *
+ *   RLE_LAUNCH(kernel, grid, block, shared, stream, arguments...) -> cudaError_t
+ *     instead of kernel<<<...>>>(...). A template with commas goes in parentheses. Only a
+ * bad configuration shows here; what goes wrong inside the kernel shows when the stream
+ * is waited for. RLE_DYNAMIC_SHARED(type, name) instead of extern __shared__: the shared
+ * memory whose size the launch gives.
+ *
+ * Rules for kernels: fused multiply-adds are written out (fmaf, fma) and the compiler
+ * adds none (-fmad=false); elementary functions come from common/math.h; every thread of
+ * a block reaches every __syncthreads; atomics only where the order cannot be seen in the
+ * result. */
+#ifndef RLE_KERNELS_LAUNCH_H
+#define RLE_KERNELS_LAUNCH_H
+
+#include <cuda_runtime.h>
+
+#include "common/math.h"
+#include "kernels.h"
+
+#ifndef RLE_EMU
+#define RLE_LAUNCH(kernel, grid, block, shared, stream, ...)                             \
+    (kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__), cudaGetLastError())
+#define RLE_DYNAMIC_SHARED(type, name)                                                   \
+    extern __shared__ __align__(16) unsigned char rle_dynamic_shared_[];                 \
+    type *name = reinterpret_cast<type *>(rle_dynamic_shared_)
+#endif
+
+/* Blocks of `threads` for n elements, at most `most`: kernels go on in steps of the grid.
+ */
+static inline unsigned rle_blocks(int64_t n, int threads, int64_t most)
+{
+    int64_t blocks = (n + threads - 1) / threads;
+    return (unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks);
+}
+
+/* This thread's place in the grid, and the grid's size, in elements. */
+__device__ static inline int64_t rle_thread(void)
+{
+    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+__device__ static inline int64_t rle_threads(void)
+{
+    return (int64_t)gridDim.x * blockDim.x;
+}
+
+/* Element offsets of position i (row-major) in the first N operands of a loop. */
+template <int N>
+__device__ static inline void rle_offsets(const rle_k_loop &l, int64_t i,
+                                          int64_t (&at)[N])
+{
+    for (int k = 0; k < N; k++) at[k] = 0;
+    for (int d = l.ndim - 1; d > 0; d--) {
+        int64_t next = i / l.shape[d], here = i - next * l.shape[d];
+        for (int k = 0; k < N; k++) at[k] += here * l.stride[k][d];
+        i = next;
+    }
+    for (int k = 0; k < N; k++) at[k] += i * l.stride[k][0];
+}
+
+#endif
