@@ -22,6 +22,9 @@ typedef struct rle_cuda {
                          before */
     size_t context_bytes;
     void *pinned; /* RLE_CUDA_PINNED bytes of page-locked host memory, for small copies */
+    void *scratch; /* scratch.c */
+    size_t scratch_bytes;
+    unsigned long long *flag, *flag_host;
 } rle_cuda;
 
 enum { RLE_CUDA_PINNED = 64 << 10 };
@@ -47,6 +50,25 @@ rle_status rle_cuda_check(rle_device *dev, const char *op, cudaError_t error);
 
 /* The operands, of one shape, as the kernels take them. */
 void rle_cuda_loop(rle_k_loop *l, int count, const rle_array *const *operands);
+
+/* ---- working memory (scratch.c) ---- */
+
+/* At least `bytes` of device memory, aligned to 256, contents undefined; they are the
+ * caller's until the next call for the same device, since the stream is one and in order.
+ * Ask once a slot, for all that it needs. It counts as workspace in the device's figures.
+ * RESOURCE_EXHAUSTED. */
+rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out);
+
+/* A word of device memory for a check: set to ULLONG_MAX here, in the stream; a kernel
+ * takes the smallest bad index into it with atomicMin; rle_cuda_flag_read waits for the
+ * stream and gives what it holds then, UINT64_MAX when nothing was found. One check at a
+ * time. */
+rle_status rle_cuda_flag_reset(rle_device *dev, unsigned long long **out);
+rle_status rle_cuda_flag_read(rle_device *dev, const char *op, uint64_t *out);
+
+/* Device bytes that scratch.c holds; give them back. */
+size_t rle_cuda_scratch_held(const rle_device *dev);
+void rle_cuda_scratch_close(rle_device *dev);
 
 /* ---- slots of the table, by file ---- */
 

@@ -134,6 +134,7 @@ static rle_status figures(rle_device *dev, rle_device_figures *out)
     out->total = total;
     out->used = total - free_bytes;
     out->context = rle_cuda_of(dev)->context_bytes;
+    out->workspace = rle_cuda_scratch_held(dev);
     return RLE_OK;
 }
 
@@ -144,6 +145,7 @@ static void close_device(rle_device *dev)
     rle_cuda *c = dev->impl;
     if (!c) return;
     rle_cuda_enter(dev);
+    rle_cuda_scratch_close(dev);
     if (c->stream) cudaStreamDestroy(c->stream);
     if (c->pinned) cudaFreeHost(c->pinned);
     rle_free(c);

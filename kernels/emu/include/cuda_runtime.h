@@ -66,6 +66,12 @@ static inline int __any_sync(unsigned m, int p) { return __ballot_sync(m, p) != 
 static inline int __all_sync(unsigned m, int p) { return __ballot_sync(m, p) == m; }
 template <class T> static inline T atomicAdd(T *p, T v) { T o = *p; *p = o + v; return o; }
 template <class T> static inline T atomicMax(T *p, T v) { T o = *p; if (v > o) *p = v; return o; }
+template <class T> static inline T atomicMin(T *p, T v)
+{
+    T o = *p;
+    if (v < o) *p = v;
+    return o;
+}
 template <class T> static inline T atomicCAS(T *p, T c, T v) { T o = *p; if (o == c) *p = v; return o; }
 template <class T> static inline T __ldg(const T *p) { return *p; }
 static inline uint32_t __umulhi(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a * b) >> 32); }
