@@ -1,5 +1,16 @@
 # The device plug-ins: <build>/lib/rlengine/rlengine_emu.so and rlengine_cuda.so, from the same
 # sources. The first needs a C++ compiler, the second nvcc; neither is needed for the rest.
+
+# Where they are installed: beside the program's other files, or beside the module where that has a
+# place of its own. device/plugin.c looks there.
+if(RLE_LUA_CPATH)
+  set(RLE_PLUGIN_DIR ${RLE_LUA_CPATH}/rlengine)
+else()
+  set(RLE_PLUGIN_DIR ${CMAKE_INSTALL_LIBDIR}/rlengine)
+endif()
+get_filename_component(RLE_PLUGIN_FULL_DIR ${RLE_PLUGIN_DIR} ABSOLUTE
+  BASE_DIR ${CMAKE_INSTALL_PREFIX})
+
 file(GLOB cuda_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/device/cuda/*.c)
 file(GLOB cuda_kernels CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/kernels/*.cu)
 # Of the engine's own files the plug-in takes what needs nothing of the program.
@@ -21,3 +32,4 @@ if(CMAKE_CXX_COMPILER)
 else()
   message(STATUS "no C++ compiler was found: the emulated device is not built (apt install g++)")
 endif()
+include(engine/cmake/cuda.cmake)

@@ -2,6 +2,7 @@
 #   bin/rlengine                        the program
 #   lib/lua/5.1/rlengine/core.so        the C module        (RLE_LUA_CPATH)
 #   share/lua/5.1/rlengine/*.lua        the Lua files       (RLE_LUA_PATH)
+#   lib/rlengine/rlengine_*.so          device plug-ins (beside core.so with RLE_LUA_CPATH)
 #   lib/librlengine.a, include/rlengine the engine for C, as `pkg-config rlengine` says
 # 5.1 is LuaJIT's; a module for another Lua goes where that one looks.
 if(RLE_LUA_CPATH)
@@ -18,6 +19,11 @@ endif()
 install(TARGETS rlengine_module LIBRARY DESTINATION ${lua_cpath}/rlengine)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/lua/rlengine DESTINATION ${lua_path}
   FILES_MATCHING PATTERN "*.lua")
+foreach(plugin rlengine_emu rlengine_cuda)
+  if(TARGET ${plugin})
+    install(TARGETS ${plugin} LIBRARY DESTINATION ${RLE_PLUGIN_DIR})
+  endif()
+endforeach()
 if(RLE_BUILD_CLI)
   install(TARGETS rlengine RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

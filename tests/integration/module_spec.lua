@@ -56,6 +56,22 @@ local smoke = [[
   assert(rl.rpc.class and rl.launch and rl.args and rl.rewards and rl.episode and rl.cleanup)
 ]]
 
+--- Checks that the engine which runs this finds the device plug-ins that were built with it.
+local function finds_plugins(built_cuda)
+  local function built(name)
+    return process.run({ "test", "-e", build .. "/lib/rlengine/" .. name }).code == 0
+  end
+  return ([[
+    local rl = require "rlengine"
+    local function try(name)
+      local found, why = pcall(rl.device, name)
+      return found and tostring(why) or why.message
+    end
+    if %s then assert(try "emu" == "emu:0", try "emu") end
+    if %s then assert(not try "cuda":find("built without", 1, true), try "cuda") end
+  ]]):format(built "rlengine_emu.so", built_cuda and built "rlengine_cuda.so")
+end
+
 describe("the build", function()
   local folder
 
@@ -76,7 +92,7 @@ describe("the build", function()
     end)
 
     it("has a program that stands alone", function()
-      local r = process.run({ prefix .. "/bin/rlengine", "-e", smoke },
+      local r = process.run({ prefix .. "/bin/rlengine", "-e", smoke .. finds_plugins(true) },
         { cwd = "/", env = { LUA_PATH = "/nowhere/?.lua", LUA_CPATH = "/nowhere/?.so" } })
       assert.equal("", r.err)
       assert.equal(0, r.code)
@@ -84,7 +100,8 @@ describe("the build", function()
 
     it("has the module where LuaJIT looks", function()
       if not only_uninstrumented() then return end
-      local out = run_lua("luajit", prefix .. "/lib/lua/5.1", prefix .. "/share/lua/5.1", smoke)
+      local out = run_lua("luajit", prefix .. "/lib/lua/5.1", prefix .. "/share/lua/5.1",
+        smoke .. finds_plugins(true))
       assert.truthy(out:match "^%d+%.%d+%.%d+\tLua 5%.1\n$")
       local there = process.check { "sh", "-c",
         "cd " .. prefix .. "/share/lua/5.1 && find . -type f | sort" }
@@ -146,9 +163,9 @@ describe("the build", function()
     process.check { "sh", "-c", ("mkdir %s && cd %s && tar cf - --exclude='./build*' " ..
       "--exclude=./.git --exclude=./.venv . | tar xf - -C %s"):format(copy, source, copy) }
     process.check({ "luarocks", "make", "--deps-mode", "none", "--tree", tree },
-      { cwd = copy, env = { MAKEFLAGS = "-j2" } })
+      { cwd = copy, env = { MAKEFLAGS = "-j2", RLE_CUDA = "OFF" } })
     local cpath, path = tree .. "/lib/lua/5.1", tree .. "/share/lua/5.1"
-    run_lua("luajit", cpath, path, smoke)
+    run_lua("luajit", cpath, path, smoke .. finds_plugins(false))
     local code = 'local rl = require "rlengine"; print(rl.randn(2,2))'
     local out = run_lua("luajit", cpath, path, code)
     assert.truthy(out:match "^tensor%(%[%[.+f32%[2,2%], cpu%)\n$", out)
@@ -162,7 +179,7 @@ describe("the build", function()
         pending("liblua" .. version .. "-dev is not installed")
         return
       end
-      local out = run_lua("lua" .. version, cpath, source .. "/lua", smoke)
+      local out = run_lua("lua" .. version, cpath, source .. "/lua", smoke .. finds_plugins(true))
       assert.truthy(out:find("Lua " .. version, 1, true))
     end)
   end
@@ -178,7 +195,7 @@ describe("the build", function()
         process.check { "cp", ("%s/%s.pc"):format(dir:gsub("\n", ""), name), there }
       end
       return process.run({ "cmake", "-S", source, "-B", folder .. "/build", "-G", "Ninja", ... },
-        { env = { PKG_CONFIG_LIBDIR = there, PKG_CONFIG_PATH = false } })
+        { env = { PKG_CONFIG_LIBDIR = there, PKG_CONFIG_PATH = false, RLE_CUDA = "OFF" } })
     end
 
     local all = { "libevent", "libevent_core", "libevent_pthreads", "libcrypto", "luajit",
@@ -211,7 +228,8 @@ describe("the build", function()
       assert.equal(0, r.code, r.err)
       process.check { "cmake", "--build", folder .. "/build" }
       process.check { "cmake", "--install", folder .. "/build", "--prefix", folder .. "/prefix" }
-      run_lua("lua5.4", folder .. "/prefix/lib/lua/5.4", folder .. "/prefix/share/lua/5.4", smoke)
+      run_lua("lua5.4", folder .. "/prefix/lib/lua/5.4", folder .. "/prefix/share/lua/5.4",
+        smoke .. finds_plugins(false))
       assert.equal(1, configure(all, "-DRLE_LUA_INCLUDE_DIR=" .. include).code)
     end)
 
