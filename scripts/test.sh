@@ -121,7 +121,7 @@ suites_of() {
     [ -f "$file" ] || continue
     grep -qsxF "${prefix}${file#tests/}" "$results/seen" && continue
     echo "${prefix}${file#tests/}" >>"$results/seen"
-    case $prefix$file in asan/tests/learning/*) continue ;; esac
+    case $prefix$file in asan/tests/learning/* | asan/tests/gpu/*) continue ;; esac
     suite "$prefix${file#tests/}" 300 \
       "$folder/rlengine tests/support/run_busted.lua -o TAP $file"
     found=1
@@ -139,6 +139,7 @@ if build release build; then
   suites_of build ""
   suite "lint" 60 build/rlengine tests/lint/lint.lua
   suite "lint/self-test" 60 build/rlengine tests/lint/lint.lua --self-test
+  suite "gpu/budget" 60 build/rlengine tests/gpu/check_budget.lua
   suite "lint/luacheck" 60 bash tests/lint/luacheck.sh
   for script in tests/golden/compare_*.py; do
     [ -f "$script" ] && suite "golden/$(basename "$script" .py)" 200 bash tests/golden/run.sh "$script"
