@@ -40,6 +40,27 @@ cudaError_t rle_k_fill(rle_dtype t, const rle_k_loop *l, double value, int64_t i
 cudaError_t rle_k_copy(rle_dtype to, rle_dtype from, const rle_k_loop *l,
                        cudaStream_t stream);
 
+/* ---- gemm.cu ---- */
+
+/* out[m,n] (+)= a[m,k] x b[k,n] (+ bias[n]), `batches` times; then the function
+ * (RLE_DENSE_NONE, or for f32 one that rle_function of function.h knows). */
+typedef struct rle_k_gemm {
+    int64_t m, n, k, batches;
+    const void *a, *b, *bias; /* bias may be NULL */
+    void *out;
+    int64_t a_batch, a_row, a_col;
+    int64_t b_batch, b_row, b_col;
+    int64_t out_batch, out_row, out_col;
+    int64_t bias_col;
+    bool accumulate;
+    int function;
+} rle_k_gemm;
+
+/* The CPU's bits: see gemm.cu. f32, f64. */
+cudaError_t rle_k_matmul(rle_dtype t, const rle_k_gemm *g, cudaStream_t stream);
+/* out = function(out + bias), of a single product. */
+cudaError_t rle_k_bias_function(rle_dtype t, const rle_k_gemm *g, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

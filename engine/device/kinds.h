@@ -89,6 +89,9 @@ typedef enum {
                            when p1 - p0 <= 2^32, on two words otherwise */
 } rle_random_kind;
 
+/* What may follow a fully connected layer: an rle_unary_kind, or one of these. */
+enum { RLE_DENSE_NONE = -1, RLE_DENSE_SOFTMAX = -2, RLE_DENSE_LOG_SOFTMAX = -3 };
+
 /* Hyperparameters of one optimizer step. PyTorch's formulas and defaults. */
 typedef struct rle_adam_args {
     double lr, beta1, beta2, eps, weight_decay;

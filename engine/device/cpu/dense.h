@@ -7,14 +7,11 @@
 
 #include "device/device.h"
 
-/* What follows a layer: an rle_unary_kind, or one of these. */
-enum { RLE_DENSE_NONE = -1, RLE_DENSE_SOFTMAX = -2, RLE_DENSE_LOG_SOFTMAX = -3 };
-
 typedef struct rle_cpu_dense {
     int64_t in, out;
     float *weight; /* rle_cpu_dense_floats(in, out) floats, 64-byte aligned */
     float *bias;   /* points into them; NULL: none is added */
-    int function;
+    int function;  /* an rle_unary_kind or RLE_DENSE_... */
 } rle_cpu_dense;
 
 typedef struct rle_cpu_chain {

@@ -77,6 +77,10 @@ rle_status rle_cuda_fill(rle_device *dev, const rle_array *out, double value,
                          int64_t integer);
 rle_status rle_cuda_copy(rle_device *dev, const rle_array *out, const rle_array *in);
 
+/* ops_matmul.c */
+rle_status rle_cuda_matmul(rle_device *dev, const rle_array *out, const rle_array *a,
+                           const rle_array *b, const rle_array *bias, bool accumulate);
+
 /* The table with every slot. */
 extern const rle_device_ops rle_cuda_ops;
 

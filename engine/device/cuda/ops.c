@@ -4,4 +4,5 @@
 const rle_device_ops rle_cuda_ops = {
     .fill = rle_cuda_fill,
     .copy = rle_cuda_copy,
+    .matmul = rle_cuda_matmul,
 };
