@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "device/device.h"
+
 static const char usage[] =
     "usage: rlengine [options] [script.lua [arguments]]\n"
     "\n"
@@ -21,7 +23,7 @@ static const char usage[] =
     "  -l name        require the module `name` into a global of that name\n"
     "  -l g=name      require the module `name` into the global `g`\n"
     "  -i             enter the prompt after the script\n"
-    "  -v, --version  print the version; --version does nothing else\n"
+    "  -v, --version  print the version; --version adds the GPUs and ends\n"
     "  -E             ignore LUA_INIT, LUA_PATH and LUA_CPATH\n"
     "  -h, --help     print this\n"
     "  --             stop reading options\n"
@@ -81,6 +83,24 @@ static options parse_options(int argc, char **argv)
 static void print_version(void)
 {
     printf("rlengine %s (%s)\n", RLE_VERSION, LUAJIT_VERSION);
+}
+
+/* What a script that asks for a GPU would get, or why it would get none. */
+static void print_gpus(void)
+{
+    int count;
+    if (rle_device_available(RLE_DEVICE_CUDA, &count) != RLE_OK) {
+        printf("no GPU is used: %s\n", rle_message());
+        return;
+    }
+    for (int i = 0; i < count; i++) {
+        rle_device_properties p;
+        if (rle_device_describe(RLE_DEVICE_CUDA, i, &p) != RLE_OK)
+            printf("cuda:%d: %s\n", i, rle_message());
+        else
+            printf("cuda:%d: %s, compute capability %d.%d, %.1f GiB\n", i, p.name,
+                   p.major, p.minor, (double)p.memory / 0x1p30);
+    }
 }
 
 /* The table `arg`: the script at 0, what follows it from 1, what precedes it below 0. */
@@ -237,6 +257,7 @@ int main(int argc, char **argv)
         }
         if (strcmp(wrong, "--version") == 0) {
             print_version();
+            print_gpus();
             return EXIT_SUCCESS;
         }
         if (wrong[1] == 'e' || wrong[1] == 'l')

@@ -165,13 +165,51 @@ rle_status rle_device_get(const char *name, int rank, rle_device **out)
         return rle_fail(status, "no device \"%.32s\": %s", name, rle_message());
     if (index >= count)
         return rle_fail(RLE_UNAVAILABLE,
-                        "no device \"%.32s\": there %s %d, from %.4s:0 on", name,
-                        count == 1 ? "is" : "are", count, name);
+                        "no device \"%.32s\": there %s %d, from %.*s:0 on", name,
+                        count == 1 ? "is" : "are", count, (int)strcspn(name, ":"), name);
     if (index < 0) index = rank % count;
     if (type == RLE_DEVICE_CPU)
         *out = &cpu;
     else if ((*out = find_open(type, index)) == NULL)
         RLE_TRY(open_plugin_device(type, index, out));
+    return RLE_OK;
+}
+
+/* The model's name as Linux tells it; "CPU" where it does not. */
+static void cpu_name(char *out, size_t size)
+{
+    char line[256];
+    snprintf(out, size, "CPU");
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    if (!f) return;
+    while (fgets(line, sizeof line, f)) {
+        char *value = strchr(line, ':');
+        if (!value || strncmp(line, "model name", 10) != 0) continue;
+        value += 1 + strspn(value + 1, " ");
+        value[strcspn(value, "\n")] = 0;
+        snprintf(out, size, "%s", value);
+        break;
+    }
+    fclose(f);
+}
+
+rle_status rle_device_get_properties(rle_device *dev, rle_device_properties *out)
+{
+    return rle_device_describe(dev->type, dev->index, out);
+}
+
+rle_status rle_device_describe(rle_device_type type, int index,
+                               rle_device_properties *out)
+{
+    const rle_plugin *plugin;
+    if (type != RLE_DEVICE_CPU) {
+        RLE_TRY(rle_plugin_get(type, &plugin));
+        return plugin->properties(index, out);
+    }
+    memset(out, 0, sizeof *out);
+    cpu_name(out->name, sizeof out->name);
+    out->multiprocessors = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    out->memory = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE);
     return RLE_OK;
 }
 

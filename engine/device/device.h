@@ -218,6 +218,9 @@ rle_device *rle_device_at(int i);
  * what to do about it in one line. */
 rle_status rle_device_available(rle_device_type type, int *out);
 rle_status rle_device_get_properties(rle_device *dev, rle_device_properties *out);
+/* The same of a device that need not be open; index below what there are. */
+rle_status rle_device_describe(rle_device_type type, int index,
+                               rle_device_properties *out);
 /* Wait until everything given to the device is done, and return its error if one failed.
  */
 rle_status rle_device_synchronize(rle_device *dev);

@@ -8,8 +8,11 @@ void rle_lua_check_create(lua_State *L, int idx, rle_dtype dtype, rle_device *de
                           rle_lua_create *out)
 {
     static const char *const known[] = {"dtype", "device", "requires_grad", NULL};
-    *out = (rle_lua_create){.dtype = dtype, .device = device ? device : rle_device_cpu()};
-    if (!idx || !rle_lua_options(L, idx, known)) return;
+    *out = (rle_lua_create){.dtype = dtype, .device = device};
+    if (!idx || !rle_lua_options(L, idx, known)) {
+        if (!device) out->device = rle_lua_default_device(L);
+        return;
+    }
     const char *name = rle_lua_opt_string(L, idx, "dtype", NULL);
     if (name) {
         rle_lua_check(L, rle_dtype_parse(name, &out->dtype));
@@ -19,6 +22,7 @@ void rle_lua_check_create(lua_State *L, int idx, rle_dtype dtype, rle_device *de
     lua_getfield(L, idx, "device");
     if (!lua_isnil(L, -1)) out->device = rle_lua_check_device(L, lua_gettop(L));
     lua_pop(L, 1);
+    if (!out->device) out->device = rle_lua_default_device(L);
 }
 
 static int64_t check_size(lua_State *L, int arg, int position)
@@ -186,8 +190,8 @@ static int create_from_bytes(lua_State *L)
         return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
                             "from_bytes: %d bytes do not fill the shape", (int)length);
     rle_tensor **slot = rle_lua_new_tensor(L);
-    rle_lua_check(L,
-                  rle_tensor_from_host(rle_device_cpu(), dtype, ndim, shape, data, slot));
+    rle_lua_check(L, rle_tensor_from_host(rle_lua_default_device(L), dtype, ndim, shape,
+                                          data, slot));
     return 1;
 }
 
@@ -410,7 +414,7 @@ static int create_row_keys(lua_State *L)
     rle_lua_enter(L);
     int64_t rows = rle_lua_check_integer(L, 1);
     rle_device *dev =
-        lua_isnoneornil(L, 2) ? rle_device_cpu() : rle_lua_check_device(L, 2);
+        lua_isnoneornil(L, 2) ? rle_lua_default_device(L) : rle_lua_check_device(L, 2);
     rle_tensor **slot = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_op_row_keys(dev, rows, slot));
     return 1;

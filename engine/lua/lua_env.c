@@ -172,6 +172,7 @@ static int env_reset(lua_State *L)
     const rle_space *s = h->observations;
     rle_tensor *t = rle_lua_push_env_tensor(L, s->dtype, s->ndim, s->shape);
     rle_lua_check(L, rle_env_reset(h->env, seeded ? &seed : NULL, t->a.data));
+    rle_lua_to_default(L, -1, 1);
     return 1;
 }
 
@@ -219,6 +220,7 @@ static int env_step(lua_State *L)
     } else {
         rle_tensor *t = rle_lua_push_env_tensor(L, s->dtype, s->ndim, s->shape);
         rle_lua_check(L, rle_env_step(h->env, action, t->a.data, &step));
+        rle_lua_to_default(L, -1, 1);
     }
     return 1 + push_step(L, &step);
 }
@@ -296,6 +298,7 @@ static int env_observation(lua_State *L)
         return rle_lua_fail(L, RLE_INTERNAL,
                             "%s: %s: element %lld of the observation is NaN", id, when,
                             (long long)bad + 1);
+    rle_lua_to_default(L, -1, 1);
     return 1;
 }
 

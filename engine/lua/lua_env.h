@@ -32,7 +32,8 @@ void rle_lua_push_plain(lua_State *L, const rle_space *s, const void *value);
 /* env.plain(space, value) -> the same of a value that a script hands over; the bounds are
  * not checked. */
 int rle_lua_env_plain(lua_State *L);
-/* Push an uninitialised tensor on the CPU, counted as an environment's. */
+/* Push an uninitialised tensor on the CPU, counted as an environment's. Once it is filled
+ * it moves: rle_lua_to_default. */
 struct rle_tensor *rle_lua_push_env_tensor(lua_State *L, rle_dtype dtype, int ndim,
                                            const int64_t *shape);
 /* "-1", "\"left\"", "nil", "a table", "a f32[4] tensor": the value at idx for a

@@ -174,6 +174,7 @@ static int space_sample(lua_State *L)
     rle_tensor *t =
         rle_lua_push_env_tensor(L, b->space.dtype, b->space.ndim, b->space.shape);
     rle_space_sample(&b->space, &b->rng, t->a.data);
+    rle_lua_to_default(L, -1, 1);
     return 1;
 }
 
@@ -241,6 +242,7 @@ static void push_bounds(lua_State *L, const rle_space *s,
     rle_tensor *t = rle_lua_push_env_tensor(L, s->dtype, s->ndim, s->shape);
     int64_t n = rle_space_numel(s);
     for (int64_t i = 0; i < n; i++) rle_element_set(s->dtype, t->a.data, i, bound(s, i));
+    rle_lua_to_default(L, -1, 1);
 }
 
 /* Methods are looked up first (upvalue 1), then the fields. */

@@ -209,6 +209,7 @@ void rle_lua_push_value(lua_State *L, const rle_space *s, const void *value)
     }
     rle_tensor *t = rle_lua_push_env_tensor(L, s->dtype, s->ndim, s->shape);
     memcpy(t->a.data, value, rle_space_bytes(s));
+    rle_lua_to_default(L, -1, 1);
 }
 
 static void push_plain(lua_State *L, const rle_space *s, int dim, const void *value,

@@ -111,6 +111,7 @@ static int vector_reset(lua_State *L)
     rle_tensor *obs = rle_lua_push_env_tensor(L, batch->dtype, batch->ndim, batch->shape);
     if (mask) rle_lua_check(L, rle_lua_read_value(L, 4, batch, obs->a.data));
     rle_lua_check(L, rle_vecenv_reset(h->v, seeded ? &seed : NULL, mask, obs->a.data));
+    rle_lua_to_default(L, -1, 1);
     return 1;
 }
 
@@ -146,6 +147,7 @@ static int vector_step(lua_State *L)
                        reward->a.data,    terminated->a.data,
                        truncated->a.data, was_reset->a.data};
     rle_lua_check(L, rle_vecenv_step(h->v, actions, &out));
+    rle_lua_to_default(L, -6, 6);
     return 6;
 }
 
@@ -196,6 +198,7 @@ static int batch_values(lua_State *L)
                       rle_lua_read_value(L, -1, s, (char *)t->a.data + (size_t)i * row));
         lua_pop(L, 1);
     }
+    rle_lua_to_default(L, -1, 1);
     return 1;
 }
 

@@ -80,9 +80,18 @@ struct rle_tensor **rle_lua_new_tensor(lua_State *L);
 void rle_lua_push_tensor(lua_State *L, struct rle_tensor *t);
 /* Positions: dimension argument 1..ndim or -1..-ndim -> 0..ndim-1. */
 int rle_lua_check_dim(lua_State *L, int arg, int ndim);
-/* Device argument: a name, or the userdata of rl.device. */
+
+/* ---- devices: lua_device.c ---- */
 struct rle_device;
+/* Device argument: a name, or the userdata of rl.device. */
 struct rle_device *rle_lua_check_device(lua_State *L, int idx);
+void rle_lua_push_device(lua_State *L, struct rle_device *dev);
+/* Where tensors are made when no device is named. Raises when RLENGINE_DEVICE names one
+ * that is not there. */
+struct rle_device *rle_lua_default_device(lua_State *L);
+/* The `count` values from idx on: those that are tensors, all fresh, on the CPU and
+ * without history, move to the default device, on the account of the same owner. */
+void rle_lua_to_default(lua_State *L, int idx, int count);
 
 /* ---- scopes: lua_memory.c ---- */
 struct rle_lua_handle;

@@ -123,8 +123,8 @@ static int io_load(lua_State *L)
 {
     rle_lua_enter(L);
     const char *path = luaL_checkstring(L, 1);
-    rle_device *dev = rle_device_cpu();
-    if (!lua_isnoneornil(L, 2)) rle_lua_check(L, rle_device_get(luaL_checkstring(L, 2), 0, &dev));
+    rle_device *dev =
+        lua_isnoneornil(L, 2) ? rle_lua_default_device(L) : rle_lua_check_device(L, 2);
     rle_safetensors **file = lua_newuserdata(L, sizeof *file);
     *file = NULL;
     lua_newtable(L);

@@ -46,7 +46,8 @@ static bool on_pressure(void *self, rle_device *dev, size_t wanted)
 
 static rle_device *opt_device(lua_State *L, int arg)
 {
-    return lua_isnoneornil(L, arg) ? rle_device_cpu() : rle_lua_check_device(L, arg);
+    return lua_isnoneornil(L, arg) ? rle_lua_default_device(L)
+                                   : rle_lua_check_device(L, arg);
 }
 
 static int push_bytes(lua_State *L, size_t bytes)

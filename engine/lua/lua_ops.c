@@ -164,15 +164,15 @@ static int op_linear(lua_State *L)
     return rle_lua_apply(L, RLE_OP_LINEAR, in, in[2] ? 3 : 2, NULL);
 }
 
-/* A tensor operand that may be a number: then a scalar tensor of `like`'s dtype, in a
- * handle that stays on the stack. */
-static rle_tensor *tensor_or_number(lua_State *L, int arg, rle_tensor *like)
+/* A tensor operand that may be a number: then a scalar tensor on dev, of `like`'s dtype,
+ * in a handle that stays on the stack. */
+static rle_tensor *tensor_or_number(lua_State *L, int arg, const rle_tensor *like,
+                                    rle_device *dev)
 {
     int type = lua_type(L, arg);
     if (type != LUA_TNUMBER && type != LUA_TBOOLEAN) return rle_lua_check_tensor(L, arg);
     double v = type == LUA_TNUMBER ? lua_tonumber(L, arg) : lua_toboolean(L, arg);
     rle_dtype dtype = like ? like->a.dtype : type == LUA_TBOOLEAN ? RLE_BOOL : RLE_F32;
-    rle_device *dev = like ? rle_tensor_device(like) : rle_device_cpu();
     rle_tensor **slot = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_tensor_new(dev, dtype, 0, NULL, slot));
     rle_lua_check(L, rle_op_fill(*slot, v, (int64_t)v));
@@ -186,8 +186,9 @@ static int op_where(lua_State *L)
     rle_tensor *cond = rle_lua_check_tensor(L, 1);
     rle_tensor *like = rle_lua_to_tensor(L, 2);
     if (!like) like = rle_lua_to_tensor(L, 3);
-    rle_tensor *in[3] = {cond, tensor_or_number(L, 2, like),
-                         tensor_or_number(L, 3, like)};
+    rle_device *dev = rle_tensor_device(like ? like : cond);
+    rle_tensor *in[3] = {cond, tensor_or_number(L, 2, like, dev),
+                         tensor_or_number(L, 3, like, dev)};
     return rle_lua_apply(L, RLE_OP_WHERE, in, 3, NULL);
 }
 
@@ -229,7 +230,7 @@ static int op_copy(lua_State *L)
     rle_lua_enter(L);
     rle_tensor *in[2];
     in[0] = rle_lua_check_tensor(L, 1);
-    in[1] = tensor_or_number(L, 2, in[0]);
+    in[1] = tensor_or_number(L, 2, in[0], rle_tensor_device(in[0]));
     rle_lua_check(L, rle_apply_inplace(RLE_OP_COPY, in, 2, NULL));
     lua_settop(L, 1);
     return 1;

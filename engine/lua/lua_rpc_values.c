@@ -322,14 +322,15 @@ static void push_tensor(lua_State *L, rle_decoder *d, const rle_wire_tensor *t)
     rle_tensor *received = rle_take_handle(d, t);
     if (received) {
         rle_lua_push_tensor(L, received);
+        rle_lua_to_default(L, -1, 1);
         return;
     }
+    rle_device *dev = rle_lua_default_device(L);
     rle_context *c = rle_context_current();
     uint8_t owner = c->owner;
     rle_tensor **slot = rle_lua_new_tensor(L);
     c->owner = RLE_OWNER_RPC;
-    rle_status s = rle_tensor_from_host(rle_device_cpu(), t->dtype, t->ndim, t->shape, t->data,
-                                        slot);
+    rle_status s = rle_tensor_from_host(dev, t->dtype, t->ndim, t->shape, t->data, slot);
     c->owner = owner;
     rle_lua_check(L, s);
 }

@@ -9,95 +9,7 @@
 
 #include "base/mem.h"
 
-static const char device_meta_key;
 enum { HANDLE_META = 0x726c6554 }; /* registry key of the metatable: a number is found faster */
-
-/* ---- devices ---- */
-
-struct rle_device *rle_lua_check_device(lua_State *L, int idx)
-{
-    rle_device *dev;
-    if (lua_type(L, idx) == LUA_TSTRING) {
-        rle_lua_check(L, rle_device_get(lua_tostring(L, idx), 0, &dev));
-        return dev;
-    }
-    if (lua_type(L, idx) == LUA_TUSERDATA && lua_getmetatable(L, idx)) {
-        rle_rawgetp(L, LUA_REGISTRYINDEX, &device_meta_key);
-        bool same = lua_rawequal(L, -1, -2);
-        lua_pop(L, 2);
-        if (same) return *(rle_device **)lua_touserdata(L, idx);
-    }
-    rle_lua_fail(L, RLE_INVALID_ARGUMENT, "expected a device or its name, got %s",
-                 luaL_typename(L, idx));
-    return NULL;
-}
-
-/* One userdata a device, so that equal devices are equal values. */
-static void push_device(lua_State *L, rle_device *dev)
-{
-    rle_rawgetp(L, LUA_REGISTRYINDEX, dev);
-    if (!lua_isnil(L, -1)) return;
-    lua_pop(L, 1);
-    *(rle_device **)lua_newuserdata(L, sizeof dev) = dev;
-    rle_rawgetp(L, LUA_REGISTRYINDEX, &device_meta_key);
-    lua_setmetatable(L, -2);
-    lua_pushvalue(L, -1);
-    rle_rawsetp(L, LUA_REGISTRYINDEX, dev);
-}
-
-static int device_tostring(lua_State *L)
-{
-    lua_pushstring(L, rle_lua_check_device(L, 1)->name);
-    return 1;
-}
-
-static int device_index(lua_State *L)
-{
-    rle_device *dev = rle_lua_check_device(L, 1);
-    const char *key = luaL_checkstring(L, 2);
-    if (strcmp(key, "name") == 0) {
-        lua_pushstring(L, dev->name);
-    } else if (strcmp(key, "type") == 0) {
-        lua_pushstring(L, dev->type == RLE_DEVICE_CPU    ? "cpu"
-                          : dev->type == RLE_DEVICE_CUDA ? "cuda"
-                                                         : "emu");
-    } else if (strcmp(key, "index") == 0) {
-        lua_pushinteger(L, dev->index);
-    } else {
-        lua_pushnil(L);
-    }
-    return 1;
-}
-
-/* device.get(name [, rank]) -> device */
-static int device_get(lua_State *L)
-{
-    rle_lua_enter(L);
-    rle_device *dev;
-    int rank = (int)luaL_optinteger(L, 2, 0);
-    if (lua_type(L, 1) == LUA_TSTRING)
-        rle_lua_check(L, rle_device_get(lua_tostring(L, 1), rank, &dev));
-    else
-        dev = rle_lua_check_device(L, 1);
-    push_device(L, dev);
-    return 1;
-}
-
-void rle_lua_open_device(lua_State *L)
-{
-    lua_newtable(L);
-    lua_pushcfunction(L, device_tostring);
-    lua_setfield(L, -2, "__tostring");
-    lua_pushcfunction(L, device_index);
-    lua_setfield(L, -2, "__index");
-    lua_pushliteral(L, "rlengine.Device");
-    lua_setfield(L, -2, "__name");
-    rle_rawsetp(L, LUA_REGISTRYINDEX, &device_meta_key);
-    lua_newtable(L);
-    lua_pushcfunction(L, device_get);
-    lua_setfield(L, -2, "get");
-    if (!rle_device_cpu()) rle_lua_raise(L, RLE_INVALID_ARGUMENT);
-}
 
 /* ---- handles ---- */
 
@@ -206,7 +118,7 @@ static int tensor_field(lua_State *L)
     } else if (strcmp(key, "dtype") == 0) {
         lua_pushstring(L, rle_dtype_name(t->a.dtype));
     } else if (strcmp(key, "device") == 0) {
-        push_device(L, rle_tensor_device(t));
+        rle_lua_push_device(L, rle_tensor_device(t));
     } else if (strcmp(key, "grad") == 0) {
         if (t->grad)
             rle_lua_push_tensor(L, rle_tensor_retain(t->grad));

@@ -9,7 +9,7 @@
 --
 -- `terminated` says that the task has ended, `truncated` that a time limit stopped it; both
 -- may be true of one step. Observations of a Box are tensors of the space's dtype and shape,
--- fresh ones at each step, on the CPU; observations of a Discrete are numbers. Actions:
+-- fresh ones at each step, on the default device; of a Discrete they are numbers. Actions:
 -- a number or an integer tensor of one element for a Discrete (they count from 0, as in
 -- Gymnasium), a tensor, a table of numbers, or for one element a number for a Box.
 --

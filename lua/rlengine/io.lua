@@ -23,11 +23,12 @@ function io.save(path, tensors, given)
   core.io.save(path, tensors, given.metadata)
 end
 
---- Read a file: a table of name -> tensor, and its metadata. {device = "cpu"}: where to.
+--- Read a file: a table of name -> tensor, and its metadata. {device =}: where to;
+-- without it the default device.
 -- A damaged file raises DATA_LOSS and says what is wrong.
 function io.load(path, given)
   given = options.check("load", given, { device = "any" })
-  return core.io.load(path, given.device and tostring(given.device))
+  return core.io.load(path, given.device)
 end
 
 return io

@@ -1,5 +1,6 @@
 --- Memory: figures, limits, and what holds it. All sizes in bytes, or as "64MiB".
--- Every function takes a device (or its name) first; without one it means the CPU.
+-- Every function takes a device (or its name) first; without one it means
+-- the default device.
 
 local core = require "rlengine.core"
 local c = core.memory

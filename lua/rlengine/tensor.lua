@@ -201,8 +201,8 @@ end
 --- A copy on the CPU, or t itself.
 function tensor.cpu(t) return tensor.to(t, "cpu") end
 
---- A copy on the first CUDA device, or t itself.
-function tensor.cuda(t) return tensor.to(t, "cuda") end
+--- A copy on a GPU (the first, or that of an index from 0), or t itself.
+function tensor.cuda(t, index) return tensor.to(t, index and "cuda:" .. index or "cuda") end
 
 --- Casts under PyTorch's names.
 function tensor.float(t) return tensor.to(t, "f32") end

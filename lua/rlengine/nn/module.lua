@@ -434,6 +434,16 @@ function Module:to(...)
   return self
 end
 
+--- Move all parameters and buffers to the CPU.
+function Module:cpu()
+  return self:to "cpu"
+end
+
+--- Move all parameters and buffers to a GPU: the first, or that of an index from 0.
+function Module:cuda(index)
+  return self:to(index and "cuda:" .. index or "cuda")
+end
+
 --- Let go of the gradients of all parameters.
 function Module:zero_grad()
   for _, p in ipairs(self:parameters()) do p.grad = nil end
