@@ -61,6 +61,26 @@ cudaError_t rle_k_matmul(rle_dtype t, const rle_k_gemm *g, cudaStream_t stream);
 /* out = function(out + bias), of a single product. */
 cudaError_t rle_k_bias_function(rle_dtype t, const rle_k_gemm *g, cudaStream_t stream);
 
+/* ---- optim.cu ---- */
+
+/* Parameters that a launch steps over, at most RLE_K_PARAMS: together with the rest this
+ * stays below the 4 KiB that a kernel's arguments may take. data: parameter, gradient,
+ * then Adam's two moments or SGD's momentum; contiguous, of one dtype. Parameter i begins
+ * with chunk first[i] of RLE_K_CHUNK elements. */
+enum { RLE_K_PARAMS = 72, RLE_K_CHUNK = 1024 };
+typedef struct rle_k_params {
+    int count;
+    int64_t chunks; /* in all */
+    int64_t first[RLE_K_PARAMS], numel[RLE_K_PARAMS];
+    void *data[4][RLE_K_PARAMS];
+} rle_k_params;
+
+/* The CPU's bits. */
+cudaError_t rle_k_adam(rle_dtype t, const rle_k_params *p, const rle_adam_args *args,
+                       cudaStream_t stream);
+cudaError_t rle_k_sgd(rle_dtype t, const rle_k_params *p, const rle_sgd_args *args,
+                      cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

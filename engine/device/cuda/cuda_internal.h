@@ -81,6 +81,13 @@ rle_status rle_cuda_copy(rle_device *dev, const rle_array *out, const rle_array 
 rle_status rle_cuda_matmul(rle_device *dev, const rle_array *out, const rle_array *a,
                            const rle_array *b, const rle_array *bias, bool accumulate);
 
+/* ops_optim.c */
+rle_status rle_cuda_adam(rle_device *dev, const rle_array *param, const rle_array *grad,
+                         const rle_array *m, const rle_array *v, int count,
+                         const rle_adam_args *args);
+rle_status rle_cuda_sgd(rle_device *dev, const rle_array *param, const rle_array *grad,
+                        const rle_array *momentum, int count, const rle_sgd_args *args);
+
 /* The table with every slot. */
 extern const rle_device_ops rle_cuda_ops;
 

@@ -5,4 +5,6 @@ const rle_device_ops rle_cuda_ops = {
     .fill = rle_cuda_fill,
     .copy = rle_cuda_copy,
     .matmul = rle_cuda_matmul,
+    .adam = rle_cuda_adam,
+    .sgd = rle_cuda_sgd,
 };
