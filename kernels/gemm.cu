@@ -96,8 +96,9 @@ template <int BM, int TM> struct lines {
     }
 };
 
+/* Left to itself ptxas spills where doubles are many, to place two blocks at a time. */
 template <typename T, int BM, int BN, int TM, int TN, int BK>
-__global__ void __launch_bounds__(THREADS) wide(rle_k_gemm g)
+__global__ void __launch_bounds__(THREADS, (sizeof(T) == 8 && TM > 2) ? 1 : 0) wide(rle_k_gemm g)
 {
     typedef piece<T, BM, BK> piece_a;
     typedef piece<T, BN, BK> piece_b;

@@ -186,8 +186,7 @@ end
 local function self_test()
   local log = [[
 ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function 'void (anonymous namespace)::add<float>(int (*)(int))' for 'sm_80'
-ptxas info    : Function properties for void (anonymous namespace)::add<float>(int (*)(int))
+ptxas info    : Compiling entry function 'void (anonymous namespace)::add<float>(int (*)())' for 'sm_80'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 20 registers, used 0 barriers, 804 bytes cmem[0]
 ptxas info    : Compiling entry function 'sum(rle_k_loop)' for 'sm_120'
