@@ -19,19 +19,26 @@ extern "C" {
 
 #define RLE_K_OPERANDS 5
 
+/* n / d for n, d < 2^31 is (high word of n * factor + n) >> shift. */
+typedef struct rle_k_divisor {
+    uint32_t factor, shift;
+} rle_k_divisor;
+
 /* Operands of one shape: dimensions of size 1 dropped, the others merged where all
  * operands allow it. ndim is at least 1. `dense`: every operand is one contiguous run, so
- * that position i is at offset i. */
+ * that position i is at offset i. `narrow`: positions and offsets of every operand fit
+ * into 31 bits, and divisor[d] divides by shape[d]. */
 typedef struct rle_k_loop {
     int ndim, count;
-    bool dense;
+    bool dense, narrow;
     int64_t numel;
     int64_t shape[RLE_MAX_DIMS];
     int64_t stride[RLE_K_OPERANDS][RLE_MAX_DIMS];
+    rle_k_divisor divisor[RLE_MAX_DIMS];
     void *data[RLE_K_OPERANDS];
 } rle_k_loop;
 
-/* ---- elementwise.cu ---- */
+/* ---- fill.cu ---- */
 
 /* [0] = value, cast; integers exactly. */
 cudaError_t rle_k_fill(rle_dtype t, const rle_k_loop *l, double value, int64_t integer,
@@ -39,6 +46,21 @@ cudaError_t rle_k_fill(rle_dtype t, const rle_k_loop *l, double value, int64_t i
 /* [0] = cast of [1]; bytes are moved as they are where the dtypes are one. */
 cudaError_t rle_k_copy(rle_dtype to, rle_dtype from, const rle_k_loop *l,
                        cudaStream_t stream);
+
+/* ---- elementwise.cu: t is the inputs' dtype, what gives bool writes bytes ---- */
+
+/* [0] = kind of [1]. */
+cudaError_t rle_k_unary(rle_dtype t, rle_unary_kind kind, const rle_k_loop *l, double p0,
+                        double p1, cudaStream_t stream);
+/* [0] = [1] times the derivative at [2], the forward pass's input or output. */
+cudaError_t rle_k_unary_backward(rle_dtype t, rle_unary_kind kind, const rle_k_loop *l,
+                                 double p0, double p1, cudaStream_t stream);
+/* [0] = [1] kind [2]; of [1] and [2] one may have no data, and is then the number:
+ * `value` for floats, else `integer`. */
+cudaError_t rle_k_binary(rle_dtype t, rle_binary_kind kind, const rle_k_loop *l,
+                         double value, int64_t integer, cudaStream_t stream);
+/* [0] = [1] ? [2] : [3]; t is the dtype of all but [1], which is bool. */
+cudaError_t rle_k_where(rle_dtype t, const rle_k_loop *l, cudaStream_t stream);
 
 /* ---- gemm.cu ---- */
 

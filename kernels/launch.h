@@ -45,18 +45,41 @@ __device__ static inline int64_t rle_threads(void)
     return (int64_t)gridDim.x * blockDim.x;
 }
 
-/* Element offsets of position i (row-major) in the first N operands of a loop. */
+__device__ static inline uint32_t rle_divide(uint32_t n, rle_k_divisor d)
+{
+    uint32_t high = (uint32_t)((uint64_t)n * d.factor >> 32);
+    return (high + n) >> d.shift;
+}
+
+/* Element offsets of position i, counted row-major in the loop's dimensions, in the first
+ * N operands. One or two dimensions (contiguous operands, a number, a bias by columns)
+ * cost a few instructions; 64-bit divisions only where 32 bits are not enough. */
 template <int N>
 __device__ static inline void rle_offsets(const rle_k_loop &l, int64_t i,
                                           int64_t (&at)[N])
 {
-    for (int k = 0; k < N; k++) at[k] = 0;
-    for (int d = l.ndim - 1; d > 0; d--) {
-        int64_t next = i / l.shape[d], here = i - next * l.shape[d];
-        for (int k = 0; k < N; k++) at[k] += here * l.stride[k][d];
-        i = next;
+    if (l.ndim == 1) {
+        for (int k = 0; k < N; k++) at[k] = i * l.stride[k][0];
+    } else if (l.narrow) {
+        uint32_t rest = (uint32_t)i;
+        int32_t sum[N] = {0};
+        for (int d = l.ndim - 1; d > 0; d--) {
+            uint32_t next = rle_divide(rest, l.divisor[d]);
+            int32_t here = (int32_t)(rest - next * (uint32_t)l.shape[d]);
+            for (int k = 0; k < N; k++) sum[k] += here * (int32_t)l.stride[k][d];
+            rest = next;
+        }
+        for (int k = 0; k < N; k++)
+            at[k] = sum[k] + (int32_t)rest * (int32_t)l.stride[k][0];
+    } else {
+        for (int k = 0; k < N; k++) at[k] = 0;
+        for (int d = l.ndim - 1; d > 0; d--) {
+            int64_t next = i / l.shape[d], here = i - next * l.shape[d];
+            for (int k = 0; k < N; k++) at[k] += here * l.stride[k][d];
+            i = next;
+        }
+        for (int k = 0; k < N; k++) at[k] += i * l.stride[k][0];
     }
-    for (int k = 0; k < N; k++) at[k] += i * l.stride[k][0];
 }
 
 #endif

@@ -48,8 +48,15 @@ void rle_cuda_enter(rle_device *dev);
  * return. */
 rle_status rle_cuda_check(rle_device *dev, const char *op, cudaError_t error);
 
-/* The operands, of one shape, as the kernels take them. */
+/* The operands, of operands[0]'s shape, as the kernels take them. The order of positions
+ * is free: it follows the strides of the first operand, so that neighbouring threads
+ * touch neighbouring elements of it. */
 void rle_cuda_loop(rle_k_loop *l, int count, const rle_array *const *operands);
+/* The same with positions in the row-major order of the shape. */
+void rle_cuda_loop_in_order(rle_k_loop *l, int count, const rle_array *const *operands);
+
+/* What the layers above have checked; what slips through must not become silence. */
+rle_status rle_cuda_no_dtype(const char *what, rle_dtype t);
 
 /* ---- working memory (scratch.c) ---- */
 
@@ -76,6 +83,19 @@ void rle_cuda_scratch_close(rle_device *dev);
 rle_status rle_cuda_fill(rle_device *dev, const rle_array *out, double value,
                          int64_t integer);
 rle_status rle_cuda_copy(rle_device *dev, const rle_array *out, const rle_array *in);
+rle_status rle_cuda_unary(rle_device *dev, rle_unary_kind kind, const rle_array *out,
+                          const rle_array *in, double p0, double p1);
+rle_status rle_cuda_unary_backward(rle_device *dev, rle_unary_kind kind,
+                                   const rle_array *gin, const rle_array *gout,
+                                   const rle_array *x, const rle_array *y, double p0,
+                                   double p1);
+rle_status rle_cuda_binary(rle_device *dev, rle_binary_kind kind, const rle_array *out,
+                           const rle_array *a, const rle_array *b);
+rle_status rle_cuda_binary_scalar(rle_device *dev, rle_binary_kind kind,
+                                  const rle_array *out, const rle_array *a, double value,
+                                  int64_t integer, bool reversed);
+rle_status rle_cuda_where(rle_device *dev, const rle_array *out, const rle_array *cond,
+                          const rle_array *a, const rle_array *b);
 
 /* ops_matmul.c */
 rle_status rle_cuda_matmul(rle_device *dev, const rle_array *out, const rle_array *a,

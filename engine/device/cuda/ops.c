@@ -4,6 +4,11 @@
 const rle_device_ops rle_cuda_ops = {
     .fill = rle_cuda_fill,
     .copy = rle_cuda_copy,
+    .unary = rle_cuda_unary,
+    .unary_backward = rle_cuda_unary_backward,
+    .binary = rle_cuda_binary,
+    .binary_scalar = rle_cuda_binary_scalar,
+    .where = rle_cuda_where,
     .matmul = rle_cuda_matmul,
     .adam = rle_cuda_adam,
     .sgd = rle_cuda_sgd,
