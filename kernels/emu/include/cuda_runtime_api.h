@@ -1,59 +1,151 @@
-// cuda_emu.h - compile a .cu with g++/clang++ and run its kernels on one CPU thread.  No CUDA toolkit needed.
-#pragma once
+/* cuda_runtime_api.h - the part of CUDA's runtime interface that the emulated device
+ * offers, in C. Names, values and meanings are CUDA's own; what a real device leaves open
+ * (when work runs, what fresh memory holds) the emulation decides so that mistakes show.
+ * kernels/emu/README.md says how.
+ *
+ * One thread calls. In a process forked after the first call everything fails with
+ * cudaErrorInitializationError, as with a real driver. */
+#ifndef RLE_EMU_CUDA_RUNTIME_API_H
+#define RLE_EMU_CUDA_RUNTIME_API_H
+
 #include <stdbool.h>
-#include <stdint.h>
 #include <stddef.h>
-#include <string.h>
-#include <math.h>
+#include <stdint.h>
+
+#define CUDART_VERSION 13000
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-// ---- runtime API subset (values = CUDA's own) --------------------------------------------
-typedef enum { cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9,
-  cudaErrorInvalidDevicePointer = 17, cudaErrorInsufficientDriver = 35, cudaErrorNoDevice = 100, cudaErrorIllegalAddress = 700,
-  cudaErrorNotReady = 600, cudaErrorLaunchFailure = 719 } cudaError_t;
-typedef enum cudaMemcpyKind { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault } cudaMemcpyKind;
-typedef struct emuStream *cudaStream_t;
+
+typedef enum cudaError {
+    cudaSuccess = 0,
+    cudaErrorInvalidValue = 1,
+    cudaErrorMemoryAllocation = 2,
+    cudaErrorInitializationError = 3,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorInvalidDevicePointer = 17,
+    cudaErrorInvalidMemcpyDirection = 21,
+    cudaErrorInsufficientDriver = 35,
+    cudaErrorDevicesUnavailable = 46,
+    cudaErrorNoDevice = 100,
+    cudaErrorInvalidDevice = 101,
+    cudaErrorECCUncorrectable = 214,
+    cudaErrorNvlinkUncorrectable = 220,
+    cudaErrorInvalidResourceHandle = 400,
+    cudaErrorNotReady = 600,
+    cudaErrorIllegalAddress = 700,
+    cudaErrorLaunchOutOfResources = 701,
+    cudaErrorLaunchTimeout = 702,
+    cudaErrorAssert = 710,
+    cudaErrorHardwareStackError = 714,
+    cudaErrorIllegalInstruction = 715,
+    cudaErrorMisalignedAddress = 716,
+    cudaErrorInvalidAddressSpace = 717,
+    cudaErrorInvalidPc = 718,
+    cudaErrorLaunchFailure = 719,
+    cudaErrorNotSupported = 801,
+    cudaErrorUnknown = 999
+} cudaError_t;
+
+typedef struct emuStream *cudaStream_t; /* NULL: the default stream */
 typedef struct emuEvent *cudaEvent_t;
-#define cudaStreamNonBlocking 1
-#define cudaEventDisableTiming 2
-cudaError_t cudaGetDeviceCount(int *);
-cudaError_t cudaMalloc(void **, size_t);
-cudaError_t cudaFree(void *);
-cudaError_t cudaMallocHost(void **, size_t);
-cudaError_t cudaFreeHost(void *);
-cudaError_t cudaMemGetInfo(size_t *, size_t *);
-cudaError_t cudaMemcpyAsync(void *, const void *, size_t, cudaMemcpyKind, cudaStream_t);
-cudaError_t cudaMemcpy(void *, const void *, size_t, cudaMemcpyKind);
-cudaError_t cudaMemsetAsync(void *, int, size_t, cudaStream_t);
-cudaError_t cudaStreamCreateWithFlags(cudaStream_t *, unsigned);
-cudaError_t cudaStreamDestroy(cudaStream_t);
-cudaError_t cudaStreamSynchronize(cudaStream_t);
+
+/* ---- devices ---- */
+
+struct cudaDeviceProp {
+    char name[256];
+    size_t totalGlobalMem;
+    size_t sharedMemPerBlock;
+    size_t sharedMemPerMultiprocessor;
+    int major, minor;
+    int multiProcessorCount;
+    int warpSize;
+    int maxThreadsPerBlock;
+    int maxThreadsPerMultiProcessor;
+    int maxThreadsDim[3];
+    int maxGridSize[3];
+    int pciBusID, pciDeviceID, pciDomainID;
+};
+
+enum cudaDeviceAttr {
+    cudaDevAttrMaxThreadsPerBlock = 1,
+    cudaDevAttrMaxSharedMemoryPerBlock = 8,
+    cudaDevAttrWarpSize = 10,
+    cudaDevAttrMultiProcessorCount = 16,
+    cudaDevAttrMaxThreadsPerMultiProcessor = 39,
+    cudaDevAttrComputeCapabilityMajor = 75,
+    cudaDevAttrComputeCapabilityMinor = 76
+};
+
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDevice(int *device);
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attr, int device);
 cudaError_t cudaDeviceSynchronize(void);
-cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned);
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *, unsigned);
-cudaError_t cudaEventDestroy(cudaEvent_t);
-cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t);
-cudaError_t cudaEventQuery(cudaEvent_t);
-cudaError_t cudaEventSynchronize(cudaEvent_t);
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaRuntimeGetVersion(int *version);
+
+/* ---- errors ---- */
+
+/* The error of the last failed call, once; one that ended the device again and again. */
 cudaError_t cudaGetLastError(void);
-const char *cudaGetErrorString(cudaError_t);
-// ---- test controls ----------------------------------------------------------------------
-enum { EMU_FWD, EMU_REV, EMU_RAND };   // order in which threads of a block (and blocks) are started
-enum { EMU_EAGER, EMU_LAZY };          // run ops at enqueue, or only when something synchronises
-void emu_set_order(int order, uint64_t seed);
-void emu_set_mode(int mode);
-void emu_set_mem_limit(size_t bytes);
-void emu_fail_malloc_after(long n);    // fault injection: n-th cudaMalloc from now fails once (-1 off)
-const char *emu_last_message(void);
-void emu_reset_error(void);
-void emu_stats(uint64_t *launches, uint64_t *threads, uint64_t *switches);
-typedef struct cudaDeviceProp { char name[256]; size_t totalGlobalMem, sharedMemPerBlock; int major, minor, multiProcessorCount; } cudaDeviceProp;
-#define CUDART_VERSION 13000
-cudaError_t cudaSetDevice(int);
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *, int);
-cudaError_t cudaDriverGetVersion(int *);
-cudaError_t cudaRuntimeGetVersion(int *);
+cudaError_t cudaPeekAtLastError(void);
+const char *cudaGetErrorString(cudaError_t error);
+const char *cudaGetErrorName(cudaError_t error);
+
+/* ---- memory ---- */
+
+enum cudaMemcpyKind {
+    cudaMemcpyHostToHost = 0,
+    cudaMemcpyHostToDevice = 1,
+    cudaMemcpyDeviceToHost = 2,
+    cudaMemcpyDeviceToDevice = 3,
+    cudaMemcpyDefault = 4
+};
+
+#define cudaHostAllocDefault 0x00
+#define cudaHostAllocPortable 0x01
+
+cudaError_t cudaMalloc(void **p, size_t size);
+cudaError_t cudaFree(void *p); /* waits for the device */
+cudaError_t cudaMallocHost(void **p, size_t size);
+cudaError_t cudaHostAlloc(void **p, size_t size, unsigned flags);
+cudaError_t cudaFreeHost(void *p);
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t size, enum cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size,
+                            enum cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemcpyPeerAsync(void *dst, int dst_device, const void *src,
+                                int src_device, size_t size, cudaStream_t stream);
+cudaError_t cudaMemset(void *p, int value, size_t size);
+cudaError_t cudaMemsetAsync(void *p, int value, size_t size, cudaStream_t stream);
+
+/* ---- streams and events ---- */
+
+#define cudaStreamDefault 0x00
+#define cudaStreamNonBlocking 0x01
+#define cudaEventDefault 0x00
+#define cudaEventBlockingSync 0x01
+#define cudaEventDisableTiming 0x02
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaEventCreate(cudaEvent_t *event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
+
 #ifdef __cplusplus
 }
+#endif
+
 #endif
