@@ -61,7 +61,7 @@ static rle_status limit_from_environment(rle_device *dev)
 static rle_status open_cpu(void)
 {
     if (device_count) return RLE_OK;
-    RLE_TRY(rle_allocator_new(&cpu.allocator));
+    RLE_TRY(rle_allocator_new(false, &cpu.allocator));
     cpu.ops = rle_cpu_ops();
     rle_status status = limit_from_environment(&cpu);
     if (status != RLE_OK) {
@@ -109,7 +109,7 @@ static rle_status open_plugin_device(rle_device_type type, int index, rle_device
     dev->type = type;
     dev->index = index;
     snprintf(dev->name, sizeof dev->name, "%s:%d", plugin->type, index);
-    rle_status status = rle_allocator_new(&dev->allocator);
+    rle_status status = rle_allocator_new(true, &dev->allocator);
     if (status == RLE_OK) status = limit_from_environment(dev);
     if (status == RLE_OK) status = plugin->open(dev);
     if (status != RLE_OK) {

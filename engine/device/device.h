@@ -140,22 +140,31 @@ typedef struct rle_device_ops {
 
 /* ---- memory ---- */
 
+struct rle_piece;
+
 /* A block of tensor memory and what the accounting knows of it. */
 typedef struct rle_block {
     void *data;
-    size_t size;     /* bytes asked for */
-    size_t reserved; /* bytes taken from the device: its size class */
-    uint32_t row;    /* where the accounting keeps its bytes */
-    uint8_t owner;   /* rle_owner */
+    size_t size;             /* bytes asked for */
+    size_t reserved;         /* bytes it takes: `size` rounded up */
+    struct rle_piece *piece; /* of a segment; NULL on the CPU */
+    uint32_t row;            /* where the accounting keeps its bytes */
+    uint8_t owner;           /* rle_owner */
 } rle_block;
 
 typedef struct rle_memory_stats {
-    size_t allocated;   /* bytes in live blocks, as asked for */
-    size_t reserved;    /* bytes held from the system: live and cached */
-    size_t peak;        /* highest `allocated` since the last reset */
-    size_t limit;       /* 0 = none */
-    uint64_t allocations, frees, from_cache; /* counters since start */
-    size_t blocks;      /* live */
+    size_t allocated; /* bytes in live blocks, as asked for */
+    size_t reserved; /* bytes taken from the driver: live blocks as rounded, and cached */
+    size_t cached;   /* of these, free for the next blocks */
+    size_t peak;     /* highest `allocated` since the last reset */
+    size_t limit;    /* of `reserved`; 0 = none */
+    size_t blocks;   /* live */
+    /* Counters since start. */
+    uint64_t allocations, frees, from_cache;
+    uint64_t from_driver; /* allocations asked of the driver; none in the steady state */
+    uint64_t
+        retries; /* allocations asked for again after everything dead was let go of */
+    uint64_t refused; /* allocations that failed all the same */
 } rle_memory_stats;
 
 /* What one owner holds from one script line. */
@@ -164,7 +173,24 @@ typedef struct rle_memory_row {
     uint32_t site;
     size_t bytes;
     size_t blocks;
+    int64_t growth; /* bytes since rle_device_mark */
 } rle_memory_row;
+
+/* A device's memory in parts: allocated + rounding + cached + workspace + context +
+ * unaccounted = used. Without figures of the driver's, used is what was reserved. */
+typedef struct rle_memory_usage {
+    size_t allocated;    /* live blocks, as asked for */
+    size_t rounding;     /* what they take beyond that */
+    size_t cached;       /* free for the next blocks */
+    size_t workspace;    /* libraries' workspaces, created with the device */
+    size_t context;      /* the driver's context and the kernels */
+    int64_t unaccounted; /* other processes, and what the driver does not tell */
+    size_t used, total;  /* what the driver says; total 0: it says nothing */
+} rle_memory_usage;
+
+/* Is the work over that may still use a block? With `wait`: wait for it, and true. After
+ * true it is not asked again and has let go of what `arg` held. */
+typedef bool rle_ready_fn(void *arg, bool wait);
 
 /* What a device is. Sizes in bytes, versions as 1000 * major + 10 * minor. */
 typedef struct rle_device_properties {
@@ -228,25 +254,38 @@ rle_status rle_device_synchronize(rle_device *dev);
 rle_status rle_device_emu_control(const char *settings);
 
 /* A block of `size` bytes, contents undefined, owner and site from the current context.
- * RESOURCE_EXHAUSTED when the limit or the system refuses, after asking the pressure
- * callback once to let go of what is dead. */
+ * When the limit or the driver refuses: what is dead is released, the device waited for,
+ * the collector run (rle_device_on_pressure), the cache trimmed, and the driver asked
+ * once more (counted as a retry). Then RESOURCE_EXHAUSTED (see rle_device_oom_report). */
 rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out);
 void rle_device_free(rle_device *dev, rle_block *block);
+/* The block is used by work on another stream than the device's own: once freed it is
+ * reused only after ready(arg) (takes over arg; a device without streams waits at once).
+ */
+rle_status rle_device_guard(rle_device *dev, rle_block *block, rle_ready_fn *ready,
+                            void *arg);
 /* Move the block's bytes to another owner's account. */
 void rle_device_reown(rle_device *dev, rle_block *block, rle_owner owner);
 
 void rle_device_memory(rle_device *dev, rle_memory_stats *out);
 void rle_device_reset_peak(rle_device *dev);
-/* 0 = no limit. A limit below what is allocated holds for the next allocation. */
+/* Of what is taken from the driver; 0 = no limit. One below what is taken already holds
+ * for the next taking. Devices other than the CPU take 2 MiB at least. */
 void rle_device_set_limit(rle_device *dev, size_t bytes);
-/* Give cached blocks back to the system; bytes given back. */
+/* Give what is free back to the driver; bytes given back. */
 size_t rle_device_empty_cache(rle_device *dev);
 /* Rows with live bytes, largest first; at most `max`; returns how many there are. */
 size_t rle_device_report(rle_device *dev, rle_memory_row *rows, size_t max);
-/* The report as text: totals, then holders by owner and script line. A string from
- * rle_malloc in *out. */
+/* Everything the device's memory is used for. Fails when the driver does not answer. */
+rle_status rle_device_usage(rle_device *dev, rle_memory_usage *out);
+/* Remember what every row holds now, under a name ("episode 2"): an out-of-memory report
+ * says what grew since. */
+void rle_device_mark(rle_device *dev, const char *name);
+/* The report as text: totals, holders by owner and script line, and what makes the sum
+ * what the driver says. A string from rle_malloc in *out. */
 rle_status rle_device_report_text(rle_device *dev, char **out);
-/* The report as it was when the last allocation was refused; NULL if none was. */
+/* What was known when the last allocation was refused: the figures, who holds most, what
+ * grew, what to try, and the report. NULL if none was refused. */
 const char *rle_device_oom_report(void);
 
 /* Called before an allocation is refused: free what is dead, and say whether anything may

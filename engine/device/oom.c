@@ -1,0 +1,198 @@
+/* oom.c - what is said when a device has no memory left: one line for the error, and a
+ * text (error.report) with what a reader needs to act: the figures, who holds most, what
+ * grew since the plateau that a watch found, and what to try next. */
+#include "device/device_internal.h"
+
+#include <stdio.h>
+
+#include "base/mem.h"
+
+enum { HOLDERS = 5, TEXT_SIZE = 8192 };
+
+static char *oom_report;
+
+typedef struct refusal {
+    rle_device *dev;
+    size_t size;
+    rle_memory_stats stats;
+    size_t largest;     /* free block */
+    size_t room, total; /* free bytes, of; total 0: nobody knows */
+    bool limited;       /* by the limit, not by the device */
+    rle_memory_row holder[HOLDERS];
+    size_t holders;
+} refusal;
+
+static refusal look(rle_device *dev, size_t size)
+{
+    refusal r = {.dev = dev, .size = size};
+    rle_device_memory(dev, &r.stats);
+    r.largest = rle_device_largest_free(dev);
+    size_t n = rle_device_report(dev, r.holder, HOLDERS);
+    r.holders = n < HOLDERS ? n : HOLDERS;
+    const rle_memory_stats *s = &r.stats;
+    rle_memory_usage u;
+    if (rle_device_usage(dev, &u) == RLE_OK && u.total) {
+        r.total = u.total;
+        r.room = u.total - u.used + s->cached;
+    }
+    size_t live = s->reserved - s->cached;
+    size_t left = s->limit > live ? s->limit - live : 0;
+    if (s->limit && (!r.total || left < r.room)) {
+        r.limited = true;
+        r.total = s->limit;
+        r.room = left;
+    }
+    return r;
+}
+
+/* ---- what to try ---- */
+
+static bool is_fragmented(const refusal *r)
+{
+    return r->total && r->room >= r->size && r->room - r->stats.cached < r->size;
+}
+
+static void advise(const refusal *r, char *text, size_t *used)
+{
+    const rle_memory_row *top = r->holders ? &r->holder[0] : NULL;
+    const char *site = top ? rle_site_name(top->site) : "?";
+    rle_text_add(text, TEXT_SIZE, used, "try: ");
+    if (r->total && r->size > r->total) {
+        rle_text_add(text, TEXT_SIZE, used,
+                     "a smaller tensor: this one alone is larger than %s",
+                     r->limited ? "the limit" : "the device");
+    } else if (is_fragmented(r)) {
+        rle_text_add(text, TEXT_SIZE, used,
+                     "making the largest tensors first: there is room, but in pieces");
+    } else if (!top || top->bytes < r->stats.allocated / 4) {
+        rle_text_add(text, TEXT_SIZE, used,
+                     "a smaller batch: no single line of the script holds much");
+    } else {
+        switch (top->owner) {
+        case RLE_OWNER_GRAPH:
+            rle_text_add(
+                text, TEXT_SIZE, used,
+                "letting go of the results that %s keeps with their graph: call backward "
+                "and drop them each episode, or keep t:detach() or t:item(); rl.no_grad "
+                "where nothing is learned",
+                site);
+            break;
+        case RLE_OWNER_WEIGHTS:
+        case RLE_OWNER_GRADIENTS:
+        case RLE_OWNER_OPTIMIZER:
+            rle_text_add(text, TEXT_SIZE, used,
+                         "a smaller network: its %s alone take most of the memory",
+                         rle_owner_name(top->owner));
+            break;
+        case RLE_OWNER_ENV:
+            rle_text_add(text, TEXT_SIZE, used, "fewer environments at once");
+            break;
+        case RLE_OWNER_RPC:
+            rle_text_add(text, TEXT_SIZE, used,
+                         "fewer calls at once, or smaller tensors in them");
+            break;
+        default:
+            rle_text_add(text, TEXT_SIZE, used,
+                         "letting go of what is made at %s: set it to nil, t:free(), or "
+                         "make it inside rl.scope",
+                         site);
+        }
+    }
+    if (r->limited)
+        rle_text_add(text, TEXT_SIZE, used,
+                     "; or a higher limit (rl.memory.limit, RLENGINE_DEVICE_LIMIT)");
+    rle_text_add(text, TEXT_SIZE, used, "\n");
+}
+
+/* ---- the report ---- */
+
+static void add_figures(const refusal *r, char *text, size_t *used)
+{
+    const rle_memory_stats *s = &r->stats;
+    char limit[32] = "none", reserved[32], allocated[32], cached[32], largest[32];
+    if (s->limit) rle_bytes_format((double)s->limit, limit, sizeof limit);
+    rle_text_add(
+        text, TEXT_SIZE, used,
+        "%s: limit %s, reserved %s (allocated %s, free %s, largest free block %s)\n"
+        "done before: released what was dead, waited for the device, ran the collector, "
+        "gave the cache back, asked once more (%llu times so far, %llu in vain)\n",
+        r->dev->name, limit,
+        rle_bytes_format((double)s->reserved, reserved, sizeof reserved),
+        rle_bytes_format((double)s->allocated, allocated, sizeof allocated),
+        rle_bytes_format((double)s->cached, cached, sizeof cached),
+        rle_bytes_format((double)r->largest, largest, sizeof largest),
+        (unsigned long long)s->retries, (unsigned long long)s->refused);
+}
+
+static void add_row(char *text, size_t *used, const rle_memory_row *row, double bytes)
+{
+    char size[32];
+    rle_text_add(text, TEXT_SIZE, used, "  %12s  %-10s %7zu tensor%s %.80s\n",
+                 rle_bytes_format(bytes, size, sizeof size), rle_owner_name(row->owner),
+                 row->blocks, row->blocks == 1 ? " " : "s", rle_site_name(row->site));
+}
+
+static void add_growth(const refusal *r, char *text, size_t *used)
+{
+    rle_memory_row rows[HOLDERS];
+    const char *since;
+    size_t n = rle_device_growth(r->dev, rows, HOLDERS, &since);
+    if (!n) return;
+    rle_text_add(text, TEXT_SIZE, used, "grew most since %s:\n", since);
+    for (size_t i = 0; i < n && i < HOLDERS; i++)
+        add_row(text, used, &rows[i], (double)rows[i].growth);
+}
+
+static void note(const refusal *r, const char *line)
+{
+    rle_free(oom_report);
+    oom_report = rle_malloc(TEXT_SIZE);
+    if (!oom_report) return;
+    size_t used = 0;
+    rle_text_add(oom_report, TEXT_SIZE, &used, "%s\n", line);
+    add_figures(r, oom_report, &used);
+    rle_text_add(oom_report, TEXT_SIZE, &used, "hold most:\n");
+    for (size_t i = 0; i < r->holders; i++)
+        add_row(oom_report, &used, &r->holder[i], (double)r->holder[i].bytes);
+    add_growth(r, oom_report, &used);
+    advise(r, oom_report, &used);
+    char *table;
+    if (rle_device_report_text(r->dev, &table) == RLE_OK) {
+        rle_text_add(oom_report, TEXT_SIZE, &used, "%s", table);
+        rle_free(table);
+    }
+}
+
+const char *rle_device_oom_report(void)
+{
+    return oom_report;
+}
+
+rle_status rle_device_refuse(rle_device *dev, size_t size)
+{
+    refusal r = look(dev, size);
+    char line[512], wanted[32], room[32], total[32], held[32];
+    size_t used = 0;
+    rle_text_add(line, sizeof line, &used, "out of device memory: wanted %s, ",
+                 rle_bytes_format((double)size, wanted, sizeof wanted));
+    if (r.total)
+        rle_text_add(line, sizeof line, &used, "%s free of %s",
+                     rle_bytes_format((double)r.room, room, sizeof room),
+                     rle_bytes_format((double)r.total, total, sizeof total));
+    else
+        rle_text_add(line, sizeof line, &used, "the system refused with %s in use",
+                     rle_bytes_format((double)(r.stats.reserved - r.stats.cached), total,
+                                      sizeof total));
+    if (r.total && r.room >= r.size && !is_fragmented(&r))
+        rle_text_add(line, sizeof line, &used, ", but the driver refused");
+    if (is_fragmented(&r))
+        rle_text_add(line, sizeof line, &used, " in pieces of at most %s",
+                     rle_bytes_format((double)r.largest, held, sizeof held));
+    if (r.holders)
+        rle_text_add(line, sizeof line, &used, "; most held by %s (%zu tensor%s, %s)",
+                     rle_site_name(r.holder[0].site), r.holder[0].blocks,
+                     r.holder[0].blocks == 1 ? "" : "s",
+                     rle_bytes_format((double)r.holder[0].bytes, held, sizeof held));
+    note(&r, line);
+    return rle_fail(RLE_RESOURCE_EXHAUSTED, "%s", line);
+}
