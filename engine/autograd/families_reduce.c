@@ -32,62 +32,102 @@ static rle_status spread(const rle_node *n, rle_tensor *t, rle_tensor **out)
     return rle_tensor_view(t, &a, out);
 }
 
-/* Gradient of prod: for each element the product of the others, without dividing (zeros).
- * Exclusive running products from both ends along the reduced elements of each output. */
+/* Columns from `start` on of a matrix [rows, n]. */
+static rle_array columns(const rle_tensor *m, int64_t start, int64_t count)
+{
+    rle_array a = m->a;
+    a.data = (double *)a.data + start;
+    a.shape[1] = count;
+    return a;
+}
+
+/* into[r,k] = product of v[r,j] over j < k, with `after` over j > k: f64 [rows, n]. In
+ * doubling steps, so that it is a few calls of the device; `other` is scratch, and the
+ * result may end up in either: the two change places. */
+static rle_status others_on_one_side(const rle_tensor *v, bool after, rle_tensor **into,
+                                     rle_tensor **other)
+{
+    rle_device *dev = rle_tensor_device(v);
+    int64_t n = v->a.shape[1];
+    /* Shifted by one: entry k has its first factor, the end has none. */
+    rle_array edge = columns(*into, after ? n - 1 : 0, 1);
+    rle_array rest = columns(*into, after ? 0 : 1, n - 1);
+    rle_array from = columns(v, after ? 1 : 0, n - 1);
+    RLE_TRY(dev->ops->fill(dev, &edge, 1, 1));
+    if (n > 1) RLE_TRY(dev->ops->copy(dev, &rest, &from));
+    for (int64_t step = 1; step < n; step *= 2) {
+        rle_tensor *was = *into, *now = *other;
+        rle_array done = columns(was, after ? n - step : 0, step);
+        rle_array keep = columns(now, after ? n - step : 0, step);
+        rle_array near = columns(was, after ? 0 : step, n - step);
+        rle_array far = columns(was, after ? step : 0, n - step);
+        rle_array both = columns(now, after ? 0 : step, n - step);
+        RLE_TRY(dev->ops->copy(dev, &keep, &done));
+        RLE_TRY(dev->ops->binary(dev, RLE_BINARY_MUL, &both, &near, &far));
+        *into = now;
+        *other = was;
+    }
+    return RLE_OK;
+}
+
+/* x [..., reduced...] (permuted) -> f64 [rows, n]. */
+static rle_status as_rows(rle_tensor *t, const int64_t *order, int64_t rows, int64_t n,
+                          rle_tensor **out)
+{
+    rle_tensor *p, *wide;
+    RLE_TRY(rle_op_permute(t, order, &p));
+    rle_status status = rle_op_to(p, rle_tensor_device(t), RLE_F64, &wide);
+    rle_tensor_release(p);
+    RLE_TRY(status);
+    status = rle_op_view(wide, 2, (int64_t[]){rows, n}, out);
+    rle_tensor_release(wide);
+    return status;
+}
+
+/* Gradient of prod: for each element the product of the others, without dividing (zeros),
+ * in f64 whatever the dtype. */
 static rle_status prod_backward(const rle_node *n, rle_tensor *gout, rle_tensor **out)
 {
-    rle_tensor *x;
+    enum { V, G, BEFORE, AFTER, SPARE, PARTS };
+    rle_tensor *x, *spread_g = NULL, *back = NULL, *part[PARTS] = {NULL};
     RLE_TRY(rle_node_saved(n, 0, &x));
     rle_device *dev = rle_tensor_device(x);
-    /* On the host, in f64: prod is rare, and this is exact about zeros. */
-    int64_t numel = rle_tensor_numel(x);
-    rle_tensor *x64 = NULL, *g64 = NULL, *wide = NULL, *r = NULL, *spread_g = NULL;
-    rle_status status = rle_op_to(x, rle_device_cpu(), RLE_F64, &x64);
-    if (status == RLE_OK) status = spread(n, gout, &spread_g);
-    if (status == RLE_OK) status = rle_op_to(spread_g, rle_device_cpu(), RLE_F64, &g64);
-    if (status == RLE_OK)
-        status = rle_tensor_new(rle_device_cpu(), RLE_F64, x->a.ndim, x->a.shape, &wide);
-    if (status == RLE_OK) {
-        const double *v = x64->a.data, *g = g64->a.data;
-        double *w = wide->a.data;
-        uint32_t dims = reduced_dims(n);
-        /* Flat offsets of the elements that one output multiplies, relative to its first.
-         */
-        int64_t count = 1;
-        for (int i = 0; i < x->a.ndim; i++)
-            if (dims >> i & 1) count *= x->a.shape[i];
-        for (int64_t first = 0; first < numel; first++) {
-            /* `first` starts a group when all its reduced coordinates are 0. */
-            int64_t rest = first;
-            bool starts = true;
-            for (int i = x->a.ndim - 1; i >= 0; i--) {
-                if ((dims >> i & 1) && rest % x->a.shape[i]) starts = false;
-                rest /= x->a.shape[i];
-            }
-            if (!starts) continue;
-            double before = 1;
-            for (int pass = 0; pass < 2; pass++) {
-                double running = 1;
-                for (int64_t k = 0; k < count; k++) {
-                    int64_t code = pass ? count - 1 - k : k, offset = first;
-                    for (int i = x->a.ndim - 1; i >= 0; i--) {
-                        if (!(dims >> i & 1)) continue;
-                        offset += code % x->a.shape[i] * x64->a.stride[i];
-                        code /= x->a.shape[i];
-                    }
-                    before = running;
-                    running *= v[offset];
-                    w[offset] = pass ? w[offset] * before * g[offset] : before;
-                }
-            }
-        }
-        status = rle_op_to(wide, dev, x->a.dtype, &r);
+    if (!rle_tensor_numel(x))
+        return rle_tensor_zeros(dev, x->a.dtype, x->a.ndim, x->a.shape, out);
+    /* The reduced dimensions last; and the way back. */
+    uint32_t dims = reduced_dims(n);
+    int ndim = x->a.ndim, at = 0;
+    int64_t order[RLE_MAX_DIMS], inverse[RLE_MAX_DIMS], count = 1, moved[RLE_MAX_DIMS];
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 0; i < ndim; i++)
+            if ((int)(dims >> i & 1) == pass) order[at++] = i;
+    for (int i = 0; i < ndim; i++) {
+        inverse[order[i]] = i;
+        moved[i] = x->a.shape[order[i]];
+        if (dims >> i & 1) count *= x->a.shape[i];
     }
-    rle_tensor_release(x64);
-    rle_tensor_release(g64);
-    rle_tensor_release(wide);
+    int64_t rows = rle_tensor_numel(x) / count;
+    rle_status status = as_rows(x, order, rows, count, &part[V]);
+    if (status == RLE_OK) status = spread(n, gout, &spread_g);
+    if (status == RLE_OK) status = as_rows(spread_g, order, rows, count, &part[G]);
+    for (int i = BEFORE; i < PARTS && status == RLE_OK; i++)
+        status = rle_tensor_new(dev, RLE_F64, 2, (int64_t[]){rows, count}, &part[i]);
+    if (status == RLE_OK)
+        status = others_on_one_side(part[V], false, &part[BEFORE], &part[SPARE]);
+    if (status == RLE_OK)
+        status = others_on_one_side(part[V], true, &part[AFTER], &part[SPARE]);
+    rle_tensor *into = part[BEFORE];
+    if (status == RLE_OK)
+        status = rle_op_binary(RLE_BINARY_MUL, into, part[AFTER], &into);
+    if (status == RLE_OK) status = rle_op_binary(RLE_BINARY_MUL, into, part[G], &into);
+    rle_tensor *shaped = NULL;
+    if (status == RLE_OK) status = rle_op_view(into, ndim, moved, &shaped);
+    if (status == RLE_OK) status = rle_op_permute(shaped, inverse, &back);
+    if (status == RLE_OK) status = rle_op_to(back, dev, x->a.dtype, out);
+    rle_tensor_release(back);
+    rle_tensor_release(shaped);
     rle_tensor_release(spread_g);
-    if (status == RLE_OK) *out = r;
+    for (int i = 0; i < PARTS; i++) rle_tensor_release(part[i]);
     return status;
 }
 

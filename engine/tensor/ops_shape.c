@@ -283,26 +283,46 @@ rle_status rle_op_contiguous(rle_tensor *t, rle_tensor **out)
     return RLE_OK;
 }
 
+/* t cast, contiguous, on its device: t itself where it is that already. */
+static rle_status cast(rle_tensor *t, rle_dtype dtype, rle_tensor **out)
+{
+    if (dtype == t->a.dtype) return rle_op_contiguous(t, out);
+    return rle_op_to(t, rle_tensor_device(t), dtype, out);
+}
+
+/* A contiguous tensor on another device. Between two that are not the CPU the bytes go
+ * through the host. */
+static rle_status carry(rle_tensor *t, rle_device *dev, rle_tensor **out)
+{
+    rle_device *from = rle_tensor_device(t);
+    const rle_array *a = &t->a;
+    if (from->type == RLE_DEVICE_CPU)
+        return rle_tensor_from_host(dev, a->dtype, a->ndim, a->shape, a->data, out);
+    rle_tensor *host;
+    RLE_TRY(rle_tensor_new(rle_device_cpu(), a->dtype, a->ndim, a->shape, &host));
+    rle_status status =
+        from->copy_out(from, host->a.data, a->data, host->storage->block.size);
+    if (status == RLE_OK && dev->type == RLE_DEVICE_CPU) {
+        *out = host;
+        return RLE_OK;
+    }
+    if (status == RLE_OK) status = carry(host, dev, out);
+    rle_tensor_release(host);
+    return status;
+}
+
 rle_status rle_op_to(rle_tensor *t, rle_device *dev, rle_dtype dtype, rle_tensor **out)
 {
     rle_device *from = rle_tensor_device(t);
     rle_tensor *c;
+    if (dev != from) {
+        RLE_TRY(cast(t, dtype, &c));
+        rle_status status = carry(c, dev, out);
+        rle_tensor_release(c);
+        return status;
+    }
     RLE_TRY(rle_tensor_new(from, dtype, t->a.ndim, t->a.shape, &c));
     rle_status status = from->ops->copy(from, &c->a, &t->a);
-    if (status == RLE_OK && dev != from) {
-        /* Between devices the bytes go through the host. */
-        size_t bytes = c->storage->block.size;
-        rle_tensor *host = NULL, *moved = NULL;
-        status = rle_tensor_new(rle_device_cpu(), dtype, t->a.ndim, t->a.shape, &host);
-        if (status == RLE_OK)
-            status = from->copy_out(from, host->a.data, c->a.data, bytes);
-        if (status == RLE_OK)
-            status = rle_tensor_from_host(dev, dtype, t->a.ndim, t->a.shape, host->a.data,
-                                          &moved);
-        rle_tensor_release(host);
-        rle_tensor_release(c);
-        c = moved;
-    }
     if (status != RLE_OK) {
         rle_tensor_release(c);
         return status;
