@@ -166,5 +166,7 @@ typedef struct rle_op {
 
 extern const rle_op rle_ops[RLE_OP_COUNT];
 extern const rle_family rle_families[RLE_FAMILY_COUNT];
+/* "UNARY", "MATMUL", ... */
+extern const char *const rle_family_names[RLE_FAMILY_COUNT];
 
 #endif

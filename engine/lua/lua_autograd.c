@@ -220,7 +220,25 @@ static int autograd_record_custom(lua_State *L)
     return 0;
 }
 
+/* ops() -> the table of operations: list of {name, family, differentiable}. For tests. */
+static int autograd_ops(lua_State *L)
+{
+    lua_createtable(L, RLE_OP_COUNT, 0);
+    for (int id = 0; id < RLE_OP_COUNT; id++) {
+        lua_createtable(L, 0, 3);
+        lua_pushstring(L, rle_ops[id].name);
+        lua_setfield(L, -2, "name");
+        lua_pushstring(L, rle_family_names[rle_ops[id].family]);
+        lua_setfield(L, -2, "family");
+        lua_pushboolean(L, rle_ops[id].differentiable);
+        lua_setfield(L, -2, "differentiable");
+        lua_rawseti(L, -2, id + 1);
+    }
+    return 1;
+}
+
 static const luaL_Reg autograd_functions[] = {
+    {"ops", autograd_ops},
     {"grad_mode", autograd_mode},
     {"backward", autograd_backward},
     {"requires_grad_", autograd_requires_grad},

@@ -98,9 +98,7 @@ static rle_status check_keys(const char *what, rle_tensor *t, rle_tensor *keys,
                              int64_t rows)
 {
     RLE_TRY(rle_same_device(what, t, keys));
-    if (keys->a.dtype == RLE_I64 && rle_tensor_numel(keys) == rows &&
-        rle_tensor_is_contiguous(keys))
-        return RLE_OK;
+    if (keys->a.dtype == RLE_I64 && rle_tensor_numel(keys) == rows) return RLE_OK;
     char text[128], other[128];
     return rle_fail(RLE_INVALID_ARGUMENT,
                     "%s: keys must be i64, one for each row of %s, got %s", what,
@@ -127,13 +125,31 @@ static void as_rows(rle_array *m, const rle_array *a)
     as_matrix(m, a->data, a->dtype, rle_row_count(a), a->ndim ? a->shape[a->ndim - 1] : 1);
 }
 
+/* Keys that were checked as one contiguous row: *held is their tensor or a copy. */
+static rle_status flat_keys(rle_tensor *keys, rle_tensor **held, rle_array *flat)
+{
+    RLE_TRY(rle_op_contiguous(keys, held));
+    flat->data = (*held)->a.data;
+    flat->dtype = RLE_I64;
+    flat->ndim = 1;
+    flat->shape[0] = rle_tensor_numel(keys);
+    flat->stride[0] = 1;
+    return RLE_OK;
+}
+
 /* Uniforms in [0, 1) into u, [rows, columns] of f32: fresh ones, or those of the keys. */
 static rle_status fill_uniforms(rle_device *dev, const rle_array *u, rle_tensor *keys,
                                 uint32_t draw)
 {
-    if (keys)
-        return dev->ops->random_keyed(dev, u, rle_context_current()->rng->seed, &keys->a,
-                                      draw);
+    if (keys) {
+        rle_tensor *held;
+        rle_array flat;
+        RLE_TRY(flat_keys(keys, &held, &flat));
+        rle_status status =
+            dev->ops->random_keyed(dev, u, rle_context_current()->rng->seed, &flat, draw);
+        rle_tensor_release(held);
+        return status;
+    }
     rle_rng at = draw_words((uint64_t)rle_array_numel(u));
     return dev->ops->random(dev, RLE_RANDOM_UNIFORM, u, &at, 0, 1);
 }
@@ -190,23 +206,22 @@ rle_status rle_op_dropout(rle_tensor *t, double p, rle_tensor *keys, uint32_t dr
         return rle_fail(RLE_INVALID_ARGUMENT, "dropout: needs a float tensor, got %s",
                         rle_dtype_name(t->a.dtype));
     RLE_TRY(check_keys("dropout", t, keys, rle_row_count(&t->a)));
-    rle_tensor *in, *r = NULL;
+    rle_tensor *in, *r = NULL, *held = NULL;
+    rle_array flat;
     RLE_TRY(rle_op_contiguous(t, &in));
-    rle_status status =
-        rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, t->a.shape, &r);
+    rle_status status = flat_keys(keys, &held, &flat);
+    if (status == RLE_OK)
+        status =
+            rle_tensor_new(rle_tensor_device(t), t->a.dtype, t->a.ndim, t->a.shape, &r);
     if (status == RLE_OK) {
-        rle_array ri, ro, flat;
+        rle_array ri, ro;
         as_rows(&ri, &in->a);
         as_rows(&ro, &r->a);
-        flat.data = keys->a.data;
-        flat.dtype = RLE_I64;
-        flat.ndim = 1;
-        flat.shape[0] = ri.shape[0];
-        flat.stride[0] = 1;
         status = rle_tensor_ops(t)->dropout(rle_tensor_device(t), &ro, &ri, p, seed,
                                             &flat, draw);
     }
     rle_tensor_release(in);
+    rle_tensor_release(held);
     if (status != RLE_OK) {
         rle_tensor_release(r);
         return status;

@@ -161,4 +161,34 @@ describe("autograd", function()
       assert.matches("no such thing", refusal(z.backward, z).message)
     end)
   end)
+
+  describe("gradcheck", function()
+    local function f64(values) return rl.tensor(values, { dtype = "f64" }) end
+
+    it("agrees with right gradients, and says how well", function()
+      local a, b = f64 { { 1, 2 }, { 3, 4 } }, f64 { 0.5, -2 }
+      local worst = rl.autograd.gradcheck(function(x, y, n) return (x * y):exp() / n end,
+        { a, b, 3 }, { tol = 1e-5 })
+      assert.is_true(worst < 1e-5)
+      assert.is_false(a.requires_grad)
+      assert.same({ { 1, 2 }, { 3, 4 } }, a:totable())
+    end)
+
+    it("names the first element that is off", function()
+      local Wrong = rl.autograd.Function{
+        forward = function(_, x) return x * x end,
+        backward = function(_, grad) return grad * 4 end }
+      local err = refusal(rl.autograd.gradcheck, Wrong, { f64 { 2, 3 } })
+      assert.equal("FAILED_PRECONDITION", err.code)
+      assert.matches("element 2 of input 1 is 4.5", err.message)
+    end)
+
+    it("refuses what it cannot check", function()
+      local check = rl.autograd.gradcheck
+      assert.matches("no input is a f64 tensor", refusal(check, rl.exp, { rl.ones(2) }).message)
+      assert.matches("must return a tensor", refusal(check, print, { f64 { 1 } }).message)
+      assert.matches('unknown option "eps_"',
+        refusal(check, rl.exp, { f64 { 1 } }, { eps_ = 1 }).message)
+    end)
+  end)
 end)
