@@ -45,6 +45,13 @@ void rle_cli_text_only(lua_State *L);
  * function, or push the message and return the error. *bytecode says whether that was why. */
 int rle_cli_load_file(lua_State *L, const char *path, bool *bytecode);
 
+/* ---- --memory-report: memory_report.c ---- */
+
+/* From now on os.exit prints the memory of every device that was used, once. */
+void rle_cli_want_memory_report(lua_State *L);
+/* Print it, if it is wanted and has not been printed. */
+void rle_cli_print_memory(void);
+
 /* ---- failures: report.c ---- */
 
 /* Message handler for lua_pcall: turns an error value into the text that is printed, with

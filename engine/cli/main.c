@@ -25,6 +25,7 @@ static const char usage[] =
     "  -i             enter the prompt after the script\n"
     "  -v, --version  print the version; --version adds the GPUs and ends\n"
     "  -E             ignore LUA_INIT, LUA_PATH and LUA_CPATH\n"
+    "  --memory-report  at the end print who holds what of every device's memory\n"
     "  -h, --help     print this\n"
     "  --             stop reading options\n"
     "  -              run standard input, then stop reading options\n"
@@ -39,7 +40,7 @@ static const char usage[] =
 
 typedef struct options {
     int script; /* index in argv; argc when there is none */
-    bool prompt, version, execute, no_environment;
+    bool prompt, version, execute, no_environment, memory_report;
     const char *wrong; /* the argument that is no option */
 } options;
 
@@ -61,6 +62,10 @@ static options parse_options(int argc, char **argv)
         if (strcmp(a, "--") == 0) {
             o.script = i + 1 < argc ? i + 1 : argc;
             break;
+        }
+        if (strcmp(a, "--memory-report") == 0) {
+            o.memory_report = true;
+            continue;
         }
         bool glued = a[2] != '\0';
         if (a[1] == 'e' || a[1] == 'l') {
@@ -228,6 +233,7 @@ static int run_program(lua_State *L)
     rle_cli_interrupt_init(L);
     set_arg(L, p->argc, p->argv, o->script);
     set_program(L, p->argc, p->argv);
+    if (o->memory_report) rle_cli_want_memory_report(L);
 
     bool has_script = o->script < p->argc;
     if (!o->no_environment && (p->code = run_init(L)) != 0) return 0;
@@ -277,6 +283,7 @@ int main(int argc, char **argv)
     lua_pushcfunction(L, run_program);
     lua_pushlightuserdata(L, &p);
     if (rle_cli_call(L, 1, 0) != 0) p.code = failed(L);
+    rle_cli_print_memory();
     lua_close(L);
     rle_cli_interrupt_fini();
     return p.code;

@@ -127,25 +127,58 @@ static void set_number(lua_State *L, const char *key, double v)
     lua_setfield(L, -2, key);
 }
 
-/* stats(dev) -> {allocated, reserved, peak, limit, allocations, frees, from_cache,
- * blocks, tensors, nodes} */
+/* stats(dev) -> {allocated, reserved, cached, peak, limit, blocks, tensors, nodes}, and
+ * counters {allocations, frees, from_cache, from_driver, retries, refused} */
 static int memory_stats(lua_State *L)
 {
     rle_lua_enter(L);
     rle_memory_stats s;
     rle_device_memory(opt_device(L, 1), &s);
-    lua_createtable(L, 0, 10);
+    lua_createtable(L, 0, 14);
     set_number(L, "allocated", (double)s.allocated);
     set_number(L, "reserved", (double)s.reserved);
+    set_number(L, "cached", (double)s.cached);
     set_number(L, "peak", (double)s.peak);
     if (s.limit) set_number(L, "limit", (double)s.limit);
     set_number(L, "allocations", (double)s.allocations);
     set_number(L, "frees", (double)s.frees);
     set_number(L, "from_cache", (double)s.from_cache);
+    set_number(L, "from_driver", (double)s.from_driver);
+    set_number(L, "retries", (double)s.retries);
+    set_number(L, "refused", (double)s.refused);
     set_number(L, "blocks", (double)s.blocks);
     set_number(L, "tensors", (double)rle_tensor_count());
     set_number(L, "nodes", (double)rle_node_count());
     return 1;
+}
+
+/* usage(dev) -> {device, rounding, cached, workspace, context, unaccounted, used}, and
+ * total where the driver says it: what with `allocated` adds up to `used` */
+static int memory_usage(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_device *dev = opt_device(L, 1);
+    rle_memory_usage u;
+    rle_lua_check(L, rle_device_usage(dev, &u));
+    lua_createtable(L, 0, 8);
+    lua_pushstring(L, dev->name);
+    lua_setfield(L, -2, "device");
+    set_number(L, "rounding", (double)u.rounding);
+    set_number(L, "cached", (double)u.cached);
+    set_number(L, "workspace", (double)u.workspace);
+    set_number(L, "context", (double)u.context);
+    set_number(L, "unaccounted", (double)u.unaccounted);
+    set_number(L, "used", (double)u.used);
+    if (u.total) set_number(L, "total", (double)u.total);
+    return 1;
+}
+
+/* mark(dev, name): what grows from now on is told when the device is full */
+static int memory_mark(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_device_mark(opt_device(L, 1), luaL_checkstring(L, 2));
+    return 0;
 }
 
 /* rows(dev) -> list of {owner, site, bytes, blocks}, largest first */
@@ -328,6 +361,8 @@ static const luaL_Reg memory_functions[] = {
     {"empty_cache", memory_empty_cache},
     {"limit", memory_limit},
     {"stats", memory_stats},
+    {"usage", memory_usage},
+    {"mark", memory_mark},
     {"rows", memory_rows},
     {"report_text", memory_report_text},
     {"parse", memory_parse},

@@ -20,10 +20,14 @@ local memory = {
 local report_meta = { __tostring = function(self) return self.text end }
 
 --- Who holds what, by owner and script line, largest first: a list of rows {owner, site,
--- bytes, blocks} with the totals as fields; prints as a table.
+-- bytes, blocks}; prints as a table. As fields the counters of `stats`, and what makes the
+-- sum what the driver says: allocated + rounding + cached + workspace + context +
+-- unaccounted = used, of `total` (nil on the CPU, where used is what was reserved).
 function memory.report(device)
   local report = c.rows(device)
-  for key, value in pairs(c.stats(device)) do report[key] = value end
+  for _, figures in ipairs { c.stats(device), c.usage(device) } do
+    for key, value in pairs(figures) do report[key] = value end
+  end
   report.text = c.report_text(device)
   return setmetatable(report, report_meta)
 end
@@ -66,7 +70,7 @@ Watch.__index = Watch
 
 --- Tell at the first episode above the plateau what grew, by how much, held by which line.
 -- Call the returned watch (or `watch:episode()`) at the end of each episode; the first two
--- set the plateau. options: tolerance ("64KiB"), device, log (a function of the message;
+-- set the plateau, and what grows after it is told by an out-of-memory error too. options: tolerance ("64KiB"), device, log (a function of the message;
 -- default: a line on standard error).
 -- @return a watch
 function memory.watch(options)
@@ -92,6 +96,7 @@ function Watch:episode()
   local bytes = c.allocated(self.device)
   if self.episodes <= 2 then
     self.plateau, self.rows = bytes, row_bytes(self.device)
+    c.mark(self.device, ("episode %d"):format(self.episodes))
     return 0
   end
   local growth = bytes - self.plateau
