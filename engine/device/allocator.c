@@ -1,7 +1,7 @@
 /* allocator.c - one accounting for the memory of every device.
  *
  * A block comes from the cache, else from the driver within the limit, else from what can
- * be let go of (insist). Who holds it is in the ledger, what is free in classes or
+ * be let go of (let_go). Who holds it is in the ledger, what is free in classes or
  * segments; here are the totals.
  *
  * Invariants
@@ -147,24 +147,31 @@ static bool from_driver(rle_device *dev, size_t size, taken *out)
     return p != NULL;
 }
 
-/* The driver or the limit refused: let go of what can be let go of, the cheapest first,
- * and ask once more. */
-static bool insist(rle_device *dev, size_t size, taken *out)
+/* The driver or the limit refused: let go of what can be let go of, the cheapest first.
+ * True as soon as the cache has a block of `size` (*out); with out NULL all is let go of.
+ */
+static bool let_go(rle_device *dev, size_t size, taken *out)
 {
     struct rle_allocator *al = dev->allocator;
     al->stats.retries++;
-    if (from_cache(al, size, true, out)) return true; /* also what is dead but held */
+    if (out && from_cache(al, size, true, out))
+        return true; /* what is dead but held too */
     if (dev->synchronize) {
         (void)rle_device_synchronize(dev); /* who waits next hears of its error */
-        if (al->segments && rle_segments_settle(al->segments, true) &&
+        if (al->segments && rle_segments_settle(al->segments, true) && out &&
             from_cache(al, size, true, out))
             return true;
     }
-    if (pressure_fn && pressure_fn(pressure_self, dev, size) &&
+    if (pressure_fn && pressure_fn(pressure_self, dev, size) && out &&
         from_cache(al, size, true, out))
         return true;
     rle_device_empty_cache(dev);
-    return from_driver(dev, size, out);
+    return false;
+}
+
+void rle_device_make_room(rle_device *dev, size_t size)
+{
+    (void)let_go(dev, size, NULL);
 }
 
 /* ---- blocks ---- */
@@ -175,7 +182,7 @@ rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out)
     taken t;
     if (size > (size_t)1 << 47) return rle_device_refuse(dev, size);
     if (!from_cache(al, size, false, &t) && !from_driver(dev, size, &t) &&
-        !insist(dev, size, &t)) {
+        !let_go(dev, size, &t) && !from_driver(dev, size, &t)) {
         al->stats.refused++;
         return rle_device_refuse(dev, size);
     }

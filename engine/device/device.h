@@ -183,8 +183,8 @@ typedef struct rle_memory_usage {
     size_t rounding;     /* what they take beyond that */
     size_t cached;       /* free for the next blocks */
     size_t workspace;    /* libraries' workspaces, created with the device */
-    size_t context;      /* the driver's context and the kernels */
-    int64_t unaccounted; /* other processes, and what the driver does not tell */
+    size_t context;      /* in use when it was opened: driver, kernels, other processes */
+    int64_t unaccounted; /* what came since that nobody here took */
     size_t used, total;  /* what the driver says; total 0: it says nothing */
 } rle_memory_usage;
 
@@ -206,7 +206,8 @@ typedef struct rle_device_properties {
 typedef struct rle_device_figures {
     size_t total;   /* bytes the device has */
     size_t used;    /* bytes in use, by whomever */
-    size_t context; /* taken by the driver's context and the kernels when it was opened */
+    size_t context; /* in use when it was opened: the driver's context, the kernels,
+                       others */
     size_t workspace; /* libraries' workspaces, created when it was opened */
 } rle_device_figures;
 

@@ -101,6 +101,7 @@ void rle_text_add(char *text, size_t size, size_t *used, const char *fmt, ...)
     RLE_PRINTF(4, 5);
 
 /* What plug-ins ask the program (plugin.h). */
+void rle_device_make_room(rle_device *dev, size_t size);
 void rle_device_fatal(const char *message) __attribute__((noreturn));
 bool rle_device_fault_hits(const char *what);
 

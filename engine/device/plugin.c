@@ -40,6 +40,7 @@ static const rle_plugin_host host = {
     .alloc = rle_malloc,
     .release = rle_free,
     .fault = rle_device_fault_hits,
+    .make_room = rle_device_make_room,
     .fatal = rle_device_fatal,
 };
 

@@ -26,6 +26,9 @@ typedef struct rle_plugin_host {
     void (*release)(void *p);
     /* Does the fault that the tests ordered happen now? (rle_device_fault) */
     bool (*fault)(const char *what);
+    /* The driver refused `size` bytes to the plug-in itself: let go of what can be let go
+     * of, so that it may ask once more. */
+    void (*make_room)(rle_device *dev, size_t size);
     /* The device is beyond use: says so and ends the process. Does not return. */
     void (*fatal)(const char *message);
 } rle_plugin_host;

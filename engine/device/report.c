@@ -112,9 +112,10 @@ rle_status rle_device_report_text(rle_device *dev, char **out)
     add_part(&t, "cache", (int64_t)u.cached, true, "free, reused by the next tensors");
     add_part(&t, "workspace", (int64_t)u.workspace, driver,
              "of libraries, made at start");
-    add_part(&t, "context", (int64_t)u.context, driver, "the driver's, and the kernels");
+    add_part(&t, "context", (int64_t)u.context, driver,
+             "in use at the start: driver, kernels, others");
     add_part(&t, "unaccounted", u.unaccounted, driver,
-             "other processes, what the driver does not tell");
+             "since then: other processes, the driver");
     snprintf(d, sizeof d, "in use on the device, of %s",
              rle_bytes_format((double)u.total, a, sizeof a));
     add_part(&t, "sum", (int64_t)u.used, true, driver ? d : "taken from the system");

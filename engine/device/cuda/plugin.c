@@ -125,6 +125,18 @@ static rle_status copy_out(rle_device *dev, void *host, const void *src, size_t 
     return synchronize(dev);
 }
 
+/* What is in use before the first tensor: the driver's context and kernels, and other
+ * processes. Nothing tells these apart. */
+static rle_status measure_context(rle_device *dev)
+{
+    unsigned long long *flag;
+    size_t free_bytes, total;
+    RLE_TRY(rle_cuda_flag_reset(dev, &flag)); /* all that lives as long as the device */
+    RLE_TRY(rle_cuda_check(dev, "memory info", cudaMemGetInfo(&free_bytes, &total)));
+    rle_cuda_of(dev)->context_bytes = total - free_bytes - rle_cuda_scratch_held(dev);
+    return RLE_OK;
+}
+
 static rle_status figures(rle_device *dev, rle_device_figures *out)
 {
     size_t free_bytes, total;
@@ -166,6 +178,7 @@ static rle_status open_device(rle_device *dev)
     if (status == RLE_OK)
         status = rle_cuda_check(dev, "page-locked memory",
                                 cudaMallocHost(&c->pinned, RLE_CUDA_PINNED));
+    if (status == RLE_OK) status = measure_context(dev);
     if (status != RLE_OK) {
         close_device(dev);
         return status;

@@ -6,15 +6,28 @@
  * first asked for and live as long as the device. */
 #include "device/cuda/cuda_internal.h"
 
-enum { SMALLEST = 64 << 10, WORDS = 64 };
+enum { SMALLEST = 2 << 20, WORDS = 64 };
 
-/* At least `bytes`, in steps of a quarter of a power of two: a slowly growing need grows
- * the buffer a few times only, and at most a fifth of it is spare. */
+/* At least `bytes`, in steps of 2 MiB, which is what the driver takes, and of a quarter
+ * of a power of two: a slowly growing need grows the buffer a few times only, and at most
+ * a fifth of a large one is spare. */
 static size_t grown(size_t bytes)
 {
-    size_t step = SMALLEST / 4;
+    size_t step = SMALLEST;
     while (step * 8 < bytes) step *= 2;
     return (bytes + step - 1) / step * step;
+}
+
+/* The driver's memory; when it has none, after the cache of free blocks gave way. */
+static cudaError_t take(rle_device *dev, size_t size, void **out)
+{
+    for (int again = 0;; again++) {
+        cudaError_t e =
+            rle_host->fault("cuda") ? cudaErrorMemoryAllocation : cudaMalloc(out, size);
+        if (e != cudaErrorMemoryAllocation || again) return e;
+        (void)cudaGetLastError();
+        rle_host->make_room(dev, size);
+    }
 }
 
 rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out)
@@ -24,7 +37,7 @@ rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out)
         if (bytes > SIZE_MAX / 2)
             return rle_fail(RLE_RESOURCE_EXHAUSTED, "%s: a workspace of %zu bytes",
                             dev->name, bytes);
-        size_t size = grown(bytes < SMALLEST ? SMALLEST : bytes);
+        size_t size = grown(bytes);
         rle_cuda_enter(dev);
         /* The old one goes first, so that both are never held; work still in the stream
          * may use it until then. */
@@ -36,9 +49,7 @@ rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out)
             RLE_TRY(rle_cuda_check(dev, "free the workspace", cudaFree(old)));
         }
         void *p = NULL;
-        cudaError_t e =
-            rle_host->fault("cuda") ? cudaErrorMemoryAllocation : cudaMalloc(&p, size);
-        RLE_TRY(rle_cuda_check(dev, "allocate a workspace", e));
+        RLE_TRY(rle_cuda_check(dev, "allocate a workspace", take(dev, size, &p)));
         c->scratch = p;
         c->scratch_bytes = size;
     }
