@@ -46,7 +46,7 @@ summary() {
 # ---- packages ----
 
 begin "packages"
-packages="gcc cmake ninja-build pkg-config libluajit-5.1-dev libevent-dev libssl-dev libedit-dev
+packages="gcc g++ cmake ninja-build pkg-config libluajit-5.1-dev libevent-dev libssl-dev libedit-dev
   luajit lua-busted lua-posix lua-cjson lua-check libcmocka-dev procps
   lua5.1 liblua5.1-0-dev lua5.4 liblua5.4-dev luarocks make"
 missing=

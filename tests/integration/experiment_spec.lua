@@ -4,6 +4,7 @@
 -- RLE_FULL=1 runs the 2,000 episodes of each that are promised; without, fewer.
 
 local process = require "process"
+local rl = require "rlengine"
 
 local full = os.getenv "RLE_FULL"
 
@@ -14,8 +15,11 @@ local function check(...)
   return process.check { process.program(), ... }
 end
 
+-- The programs run on the device under test.
+local on_device = "--device=" .. rl.default_device().name
+
 local function curve(...)
-  return check("scripts/cartpole_reinforce.lua", "--episodes=12", "--log-every=1", ...)
+  return check("scripts/cartpole_reinforce.lua", "--episodes=12", "--log-every=1", on_device, ...)
 end
 
 describe("scripts/seed_program.lua", function()
@@ -74,7 +78,8 @@ end)
 
 -- Lines of tests/support/flat_probe.lua: name -> episode -> field -> number.
 local function probes(script, episodes, ...)
-  local out = check("tests/support/flat_probe.lua", "scripts/" .. script .. ".lua", episodes, ...)
+  local out = check("tests/support/flat_probe.lua", "scripts/" .. script .. ".lua", episodes,
+    on_device, ...)
   local found = {}
   for name, episode, fields in out:gmatch "probe (%S+) (%d+) ([^\n]+)" do
     found[name] = found[name] or {}

@@ -52,7 +52,7 @@ local smoke = [[
   loss:backward()
   optimizer:step()
   local _, reward = env:step(action:item())
-  assert(reward == 1 and rl.memory.allocated "cpu" > 0)
+  assert(reward == 1 and rl.memory.allocated() > 0)
   assert(rl.rpc.class and rl.launch and rl.args and rl.rewards and rl.episode and rl.cleanup)
 ]]
 

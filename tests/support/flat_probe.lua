@@ -23,8 +23,8 @@ local function probe(episode)
   collectgarbage()
   local counters, usage = rpc.counters(), core.launch.usage()
   local line = {
-    "probe", rpc.worker_info().name, episode, "device=" .. rl.memory.allocated "cpu",
-    "tensors=" .. rl.memory.stats("cpu").tensors, "host=" .. core.host_memory(),
+    "probe", rpc.worker_info().name, episode, "device=" .. rl.memory.allocated(),
+    "tensors=" .. rl.memory.stats().tensors, "host=" .. core.host_memory(),
     "fds=" .. usage.descriptors, "threads=" .. usage.threads, "refs=" .. #rpc.refs(),
     "futures=" .. counters.futures, "calls=" .. counters.calls, "objects=" .. counters.objects,
     "timers=" .. counters.timers, "resident=" .. usage.resident,

@@ -239,10 +239,10 @@ end
 
 local function cat(op)
   local f, list = core.tensor[op.name], {}
+  local inputs = { values({ 2, 3 }, -1, 1), values({ 2, 3 }, -1, 1, 1), values({ 2, 3 }, 0, 2) }
   for dim = 1, op.name == "stack" and 3 or 2 do
-    list[dim] = { name = "along " .. dim, smooth = true, call = function(...)
-      return f({ ... }, dim)
-    end, inputs = { values({ 2, 3 }, -1, 1), values({ 2, 3 }, -1, 1, 1), values({ 2, 3 }, 0, 1, 2) } }
+    list[dim] = { name = "along " .. dim, smooth = true, inputs = inputs,
+      call = function(...) return f({ ... }, dim) end }
   end
   return list
 end

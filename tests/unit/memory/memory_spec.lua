@@ -2,6 +2,7 @@
 local rl = require "rlengine"
 
 local MiB = 2 ^ 20
+local device = rl.default_device()
 
 local function collect()
   collectgarbage()
@@ -12,7 +13,7 @@ local function here() return debug.getinfo(2, "l").currentline end
 
 describe("memory", function()
   before_each(collect)
-  after_each(function() rl.memory.limit("cpu", false) end)
+  after_each(function() rl.memory.limit(device, false) end)
 
   it("counts bytes, and free gives them back at once", function()
     local before = rl.memory.allocated()
@@ -82,7 +83,7 @@ describe("memory", function()
   it("refuses beyond the limit with the line that holds most, and goes on", function()
     local base = rl.memory.allocated()
     rl.memory.empty_cache()
-    rl.memory.limit("cpu", base + 8 * MiB)
+    rl.memory.limit(device, base + 8 * MiB)
     local held, line = {}, nil
     local ok, err = pcall(function()
       for i = 1, 100 do held[i] = rl.zeros(256, 1024); line = here() end
@@ -94,14 +95,14 @@ describe("memory", function()
     assert.matches("memory_spec.lua:" .. line, err.report)
     held = nil
     assert.equal(4, #rl.zeros(4, 65536)) -- what was dropped is found without being asked
-    rl.memory.limit("cpu", false)
-    assert.is_nil(rl.memory.limit("cpu"))
+    rl.memory.limit(device, false)
+    assert.is_nil(rl.memory.limit(device))
     assert.is_nil(held)
   end)
 
   it("a loop that holds its graph is told which line", function()
     rl.memory.empty_cache()
-    rl.memory.limit("cpu", rl.memory.allocated() + 4 * MiB)
+    rl.memory.limit(device, rl.memory.allocated() + 4 * MiB)
     local x, losses, line = rl.ones(1000):requires_grad_(), {}, nil
     local ok, err = pcall(function()
       for i = 1, 10000 do losses[i] = x:exp(); line = here() end
@@ -115,8 +116,8 @@ describe("memory", function()
     assert.equal(64 * MiB, rl.memory.parse("64MiB"))
     assert.equal(1.5e9, rl.memory.parse("1.5 GB"))
     assert.equal("1.5 GiB", rl.memory.format(1.5 * 2 ^ 30))
-    assert.is_false((pcall(rl.memory.limit, "cpu", "lots")))
-    assert.is_false((pcall(rl.memory.limit, "cpu", -1)))
+    assert.is_false((pcall(rl.memory.limit, device, "lots")))
+    assert.is_false((pcall(rl.memory.limit, device, -1)))
   end)
 
   it("reuses what was freed and gives the cache back on demand", function()

@@ -204,7 +204,7 @@ Sequential(
       collectgarbage()
       collectgarbage()
       local sums = { weights = 0, gradients = 0, optimizer = 0 }
-      for _, row in ipairs(rl.memory.report("cpu")) do
+      for _, row in ipairs(rl.memory.report()) do
         sums[row.owner] = (sums[row.owner] or 0) + row.bytes
       end
       return sums
