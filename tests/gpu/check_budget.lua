@@ -186,7 +186,7 @@ end
 local function self_test()
   local log = [[
 ptxas info    : 0 bytes gmem
-ptxas info    : Compiling entry function 'void (anonymous namespace)::add<float>(int (*)())' for 'sm_80'
+ptxas info    : Compiling entry function 'void (anonymous namespace)::add<f>(int (*)())' for 'sm_80'
     0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads
 ptxas info    : Used 20 registers, used 0 barriers, 804 bytes cmem[0]
 ptxas info    : Compiling entry function 'sum(rle_k_loop)' for 'sm_120'
@@ -203,7 +203,7 @@ a.cu(3): warning #177-D: variable "x" was declared but never referenced
   local list, warnings = budget.parse(log)
   local found = { ["a.cu"] = list }
   expect("kernels", #list, 2)
-  expect("name", list[1].kernel, "add<float>")
+  expect("name", list[1].kernel, "add<f>")
   expect("registers", list[1].registers, 20)
   expect("name without namespace", list[2].kernel, "sum")
   expect("spilled", list[2].spilled, 20)
@@ -217,7 +217,7 @@ a.cu(3): warning #177-D: variable "x" was declared but never referenced
     return table.concat(counts, " ")
   end
   expect("only the spill", check "13.0", "1 0 0 0")
-  b.rows["a.cu add<float>"].sm_80 = 19
+  b.rows["a.cu add<f>"].sm_80 = 19
   expect("a register too many", check "13.0", "1 1 0 0")
   expect("which another nvcc may take", check "13.1", "1 0 0 0")
   b.rows["a.cu gone"], b.rows["a.cu sum"] = b.rows["a.cu sum"], nil
