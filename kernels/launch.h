@@ -63,6 +63,7 @@ __device__ static inline void rle_offsets(const rle_k_loop &l, int64_t i,
     } else if (l.narrow) {
         uint32_t rest = (uint32_t)i;
         int32_t sum[N] = {0};
+#pragma unroll 1
         for (int d = l.ndim - 1; d > 0; d--) {
             uint32_t next = rle_divide(rest, l.divisor[d]);
             int32_t here = (int32_t)(rest - next * (uint32_t)l.shape[d]);
@@ -73,6 +74,7 @@ __device__ static inline void rle_offsets(const rle_k_loop &l, int64_t i,
             at[k] = sum[k] + (int32_t)rest * (int32_t)l.stride[k][0];
     } else {
         for (int k = 0; k < N; k++) at[k] = 0;
+#pragma unroll 1
         for (int d = l.ndim - 1; d > 0; d--) {
             int64_t next = i / l.shape[d], here = i - next * l.shape[d];
             for (int k = 0; k < N; k++) at[k] += here * l.stride[k][d];
