@@ -41,6 +41,7 @@ static struct {
     unsigned long left; /* calls until it fails; 0: it does not */
     cudaError_t code;
 } failures[FAIL_KINDS] = {
+    {"never", cudaSuccess, 0, cudaSuccess},
     {"count", cudaErrorNoDevice, 0, cudaSuccess},
     {"device", cudaErrorInvalidDevice, 0, cudaSuccess},
     {"malloc", cudaErrorMemoryAllocation, 0, cudaSuccess},
@@ -119,7 +120,7 @@ static bool read_word(const char *name, const char *text, const char *const *wor
 static bool read_failure(const char *name, const char *kind, const char *text)
 {
     for (auto &f : failures) {
-        if (strcmp(f.name, kind) != 0) continue;
+        if (strcmp(f.name, kind) != 0 || !f.usual) continue;
         std::string number(text, strcspn(text, ":"));
         unsigned long left, code = f.usual;
         if (!read_number(name, number.c_str(), 0, 1000000000, &left)) return false;
@@ -132,7 +133,7 @@ static bool read_failure(const char *name, const char *kind, const char *text)
     }
     std::string all;
     for (auto &f : failures)
-        all += std::string(all.empty() ? "" : ", ") + "fail_" + f.name;
+        if (f.usual) all += std::string(all.empty() ? "" : ", ") + "fail_" + f.name;
     return complain("unknown setting \"%.40s\"; failures are %s", name, all.c_str());
 }
 

@@ -116,7 +116,13 @@ static void in_child()
     forked = true;
 }
 
-cudaError_t enter(const char *call)
+static cudaError_t fail_if_ordered(Failing kind)
+{
+    cudaError_t e = ordered_failure(kind);
+    return e == cudaSuccess ? e : fail(e, "%s", "");
+}
+
+static cudaError_t refuse_fork(const char *call)
 {
     static bool watching;
     if (!watching) watching = pthread_atfork(nullptr, nullptr, in_child) == 0;
@@ -128,15 +134,21 @@ cudaError_t enter(const char *call)
                 call);
 }
 
-cudaError_t enter(const char *call, Device **out)
+cudaError_t enter(const char *call, Failing kind)
 {
-    cudaError_t e = enter(call);
+    cudaError_t e = refuse_fork(call);
+    return e == cudaSuccess ? fail_if_ordered(kind) : e;
+}
+
+cudaError_t enter(const char *call, Device **out, Failing kind)
+{
+    cudaError_t e = refuse_fork(call);
     if (e != cudaSuccess) return e;
     Device *d = &devices[current_device];
     d->index = current_device;
     d->open = true;
     *out = d;
-    return d->ended ? last_error = d->ended : cudaSuccess;
+    return d->ended ? last_error = d->ended : fail_if_ordered(kind);
 }
 
 } // namespace emu
@@ -181,19 +193,16 @@ extern "C" const char *cudaGetErrorName(cudaError_t error)
 
 extern "C" cudaError_t cudaGetDeviceCount(int *count)
 {
-    cudaError_t e = enter("cudaGetDeviceCount");
-    if (e == cudaSuccess) e = ordered_failure(FAIL_COUNT);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaGetDeviceCount", FAIL_COUNT);
+    if (e != cudaSuccess) return e;
     *count = settings.devices;
     return cudaSuccess;
 }
 
 static cudaError_t check_device(const char *call, int device)
 {
-    cudaError_t e = enter(call);
+    cudaError_t e = enter(call, FAIL_DEVICE);
     if (e != cudaSuccess) return e;
-    e = ordered_failure(FAIL_DEVICE);
-    if (e != cudaSuccess) return fail(e, "%s", "");
     if (device >= 0 && device < settings.devices) return cudaSuccess;
     return fail(cudaErrorInvalidDevice, "%s: device %d of %d", call, device,
                 settings.devices);
@@ -274,9 +283,8 @@ extern "C" cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr at
 extern "C" cudaError_t cudaDeviceSynchronize(void)
 {
     Device *d;
-    cudaError_t e = enter("cudaDeviceSynchronize", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_WAIT);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaDeviceSynchronize", &d, FAIL_WAIT);
+    if (e != cudaSuccess) return e;
     finish(d);
     return d->ended;
 }

@@ -61,6 +61,7 @@ static inline size_t random_below(size_t n)
 }
 
 enum Failing {
+    FAIL_NEVER,
     FAIL_COUNT,
     FAIL_DEVICE,
     FAIL_MALLOC,
@@ -75,7 +76,7 @@ enum Failing {
     FAIL_KINDS
 };
 
-/* Has a test ordered that this call fails? With what, or cudaSuccess. */
+/* Has a test ordered that this call fails? With what, or cudaSuccess. FAIL_NEVER: no. */
 cudaError_t ordered_failure(Failing kind);
 
 /* A line in the trace file, when there is one. */
@@ -98,10 +99,10 @@ extern Device devices[MOST_DEVICES];
 extern int current_device;
 
 /* The start of every call that works on the current device: notes its name, refuses
- * forked processes and ended devices, opens the device. */
-cudaError_t enter(const char *call, Device **out);
+ * forked processes and ended devices, opens the device, fails if that was ordered. */
+cudaError_t enter(const char *call, Device **out, Failing kind = FAIL_NEVER);
 /* The same for calls that need no device. */
-cudaError_t enter(const char *call);
+cudaError_t enter(const char *call, Failing kind = FAIL_NEVER);
 
 /* Give back a call's error: it becomes the last one, with more words for
  * rle_emu_message. */

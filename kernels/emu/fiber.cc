@@ -50,7 +50,8 @@ uint64_t fiber_switches;
 
 static Context scheduler;
 static Fiber *running_fiber;
-static std::vector<Fiber *> kept;
+/* Not destroyed at exit: fibers belong to the process. */
+static std::vector<Fiber *> &kept = *new std::vector<Fiber *>();
 #ifdef RLE_EMU_ASAN
 static const void *scheduler_stack;
 static size_t scheduler_size;

@@ -269,9 +269,8 @@ using namespace emu;
 extern "C" cudaError_t cudaMalloc(void **p, size_t size)
 {
     Device *d;
-    cudaError_t e = enter("cudaMalloc", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_MALLOC);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaMalloc", &d, FAIL_MALLOC);
+    if (e != cudaSuccess) return e;
     *p = nullptr;
     if (!size) return cudaSuccess;
     bool fits = size <= settings.memory;
@@ -290,9 +289,8 @@ extern "C" cudaError_t cudaMalloc(void **p, size_t size)
 extern "C" cudaError_t cudaFree(void *p)
 {
     Device *d;
-    cudaError_t e = enter("cudaFree", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_FREE);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaFree", &d, FAIL_FREE);
+    if (e != cudaSuccess) return e;
     if (!p) return cudaSuccess;
     Device *owner = device_of_address(p);
     if (!owner || !ranges[owner->index].blocks.count(static_cast<char *>(p)))
@@ -306,9 +304,8 @@ extern "C" cudaError_t cudaFree(void *p)
 extern "C" cudaError_t cudaHostAlloc(void **p, size_t size, unsigned)
 {
     Device *d;
-    cudaError_t e = enter("cudaHostAlloc", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_HOST);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaHostAlloc", &d, FAIL_HOST);
+    if (e != cudaSuccess) return e;
     void *m = nullptr;
     if (posix_memalign(&m, 4096, size ? size : 1) != 0)
         return fail(cudaErrorMemoryAllocation, "cudaHostAlloc: %zu bytes wanted", size);
@@ -340,9 +337,8 @@ extern "C" cudaError_t cudaFreeHost(void *p)
 extern "C" cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
 {
     Device *d;
-    cudaError_t e = enter("cudaMemGetInfo", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_INFO);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaMemGetInfo", &d, FAIL_INFO);
+    if (e != cudaSuccess) return e;
     size_t used = bytes_used(d);
     *total = settings.memory;
     *free_bytes = used < settings.memory ? settings.memory - used : 0;

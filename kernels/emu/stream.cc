@@ -185,9 +185,8 @@ using namespace emu;
 extern "C" cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
 {
     Device *d;
-    cudaError_t e = enter("cudaStreamCreateWithFlags", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_STREAM);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaStreamCreateWithFlags", &d, FAIL_STREAM);
+    if (e != cudaSuccess) return e;
     if (flags & ~1u) return fail(cudaErrorInvalidValue, "flags of a stream: %x", flags);
     auto s = std::make_shared<Stream>();
     s->device = d;
@@ -217,9 +216,8 @@ extern "C" cudaError_t cudaStreamDestroy(cudaStream_t stream)
 extern "C" cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     Device *d;
-    cudaError_t e = enter("cudaStreamSynchronize", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_WAIT);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaStreamSynchronize", &d, FAIL_WAIT);
+    if (e != cudaSuccess) return e;
     return finish(stream);
 }
 
@@ -238,9 +236,8 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t even
                                            unsigned)
 {
     Device *d;
-    cudaError_t e = enter("cudaStreamWaitEvent", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_EVENT);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaStreamWaitEvent", &d, FAIL_EVENT);
+    if (e != cudaSuccess) return e;
     if (!event) return fail(cudaErrorInvalidResourceHandle, "no event");
     Work w;
     w.wait = event->state;
@@ -253,9 +250,8 @@ extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t even
 extern "C" cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 {
     Device *d;
-    cudaError_t e = enter("cudaEventCreateWithFlags", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_EVENT);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaEventCreateWithFlags", &d, FAIL_EVENT);
+    if (e != cudaSuccess) return e;
     if (flags & ~3u) return fail(cudaErrorInvalidValue, "flags of an event: %x", flags);
     auto state = std::make_shared<Event_state>();
     state->device = d;
@@ -281,9 +277,8 @@ extern "C" cudaError_t cudaEventDestroy(cudaEvent_t event)
 extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 {
     Device *d;
-    cudaError_t e = enter("cudaEventRecord", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_EVENT);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaEventRecord", &d, FAIL_EVENT);
+    if (e != cudaSuccess) return e;
     if (!event) return fail(cudaErrorInvalidResourceHandle, "no event");
     std::shared_ptr<Stream> s = stream_of(stream, d);
     if (s->device != event->state->device)
@@ -300,9 +295,8 @@ extern "C" cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     Device *d;
-    cudaError_t e = enter("cudaEventQuery", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_EVENT);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaEventQuery", &d, FAIL_EVENT);
+    if (e != cudaSuccess) return e;
     Event_state *state = event->state.get();
     if (state->happened == state->recorded) return state->device->ended;
     std::shared_ptr<Stream> s = state->stream.lock();
@@ -313,9 +307,8 @@ extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
 extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     Device *d;
-    cudaError_t e = enter("cudaEventSynchronize", &d);
-    if (e == cudaSuccess) e = ordered_failure(FAIL_EVENT);
-    if (e != cudaSuccess) return fail(e, "%s", "");
+    cudaError_t e = enter("cudaEventSynchronize", &d, FAIL_EVENT);
+    if (e != cudaSuccess) return e;
     run_until(event->state.get(), event->state->recorded);
     return event->state->device->ended;
 }

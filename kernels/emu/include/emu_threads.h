@@ -21,11 +21,9 @@ struct Place {
     int line;
 };
 
-#define RLE_EMU_HERE                                                                     \
-    emu::Place here = emu::Place                                                         \
-    {                                                                                    \
-        __builtin_FILE(), __builtin_LINE()                                               \
-    }
+/* Parameters of their own: a braced default would say where it was written. */
+#define RLE_EMU_HERE const char *file_ = __builtin_FILE(), int line_ = __builtin_LINE()
+#define RLE_EMU_PLACE (emu::Place{file_, line_})
 
 /* Wait for every thread of the block; how many passed true. */
 unsigned barrier(bool predicate, Place here);
@@ -71,23 +69,23 @@ template <class T> static inline T shuffle(unsigned mask, T v, int source, Place
 
 static inline void __syncthreads(RLE_EMU_HERE)
 {
-    emu::barrier(false, here);
+    emu::barrier(false, RLE_EMU_PLACE);
 }
 static inline int __syncthreads_count(int predicate, RLE_EMU_HERE)
 {
-    return static_cast<int>(emu::barrier(predicate != 0, here));
+    return static_cast<int>(emu::barrier(predicate != 0, RLE_EMU_PLACE));
 }
 static inline int __syncthreads_or(int predicate, RLE_EMU_HERE)
 {
-    return emu::barrier(predicate != 0, here) != 0;
+    return emu::barrier(predicate != 0, RLE_EMU_PLACE) != 0;
 }
 static inline int __syncthreads_and(int predicate, RLE_EMU_HERE)
 {
-    return emu::barrier(predicate == 0, here) == 0;
+    return emu::barrier(predicate == 0, RLE_EMU_PLACE) == 0;
 }
 static inline void __syncwarp(unsigned mask = 0xffffffffu, RLE_EMU_HERE)
 {
-    emu::exchange(emu::WARP_SYNC, mask, 0, -1, here);
+    emu::exchange(emu::WARP_SYNC, mask, 0, -1, RLE_EMU_PLACE);
 }
 static inline void __threadfence() {}
 static inline void __threadfence_block() {}
@@ -98,21 +96,22 @@ template <class T>
 static inline T __shfl_sync(unsigned mask, T v, int source, int width = 32, RLE_EMU_HERE)
 {
     int first = emu::lane() & ~(width - 1);
-    return emu::shuffle(mask, v, first + (source & (width - 1)), here);
+    return emu::shuffle(mask, v, first + (source & (width - 1)), RLE_EMU_PLACE);
 }
 template <class T>
 static inline T __shfl_down_sync(unsigned mask, T v, unsigned delta, int width = 32,
                                  RLE_EMU_HERE)
 {
     int l = emu::lane(), d = static_cast<int>(delta);
-    return emu::shuffle(mask, v, (l & (width - 1)) + d < width ? l + d : l, here);
+    return emu::shuffle(mask, v, (l & (width - 1)) + d < width ? l + d : l,
+                        RLE_EMU_PLACE);
 }
 template <class T>
 static inline T __shfl_up_sync(unsigned mask, T v, unsigned delta, int width = 32,
                                RLE_EMU_HERE)
 {
     int l = emu::lane(), d = static_cast<int>(delta);
-    return emu::shuffle(mask, v, (l & (width - 1)) >= d ? l - d : l, here);
+    return emu::shuffle(mask, v, (l & (width - 1)) >= d ? l - d : l, RLE_EMU_PLACE);
 }
 template <class T>
 static inline T __shfl_xor_sync(unsigned mask, T v, int lanes, int width = 32,
@@ -120,27 +119,31 @@ static inline T __shfl_xor_sync(unsigned mask, T v, int lanes, int width = 32,
 {
     int l = emu::lane(), from = l ^ lanes;
     bool reachable = (from & ~(width - 1)) <= (l & ~(width - 1));
-    return emu::shuffle(mask, v, reachable ? from : l, here);
+    return emu::shuffle(mask, v, reachable ? from : l, RLE_EMU_PLACE);
 }
 static inline unsigned __ballot_sync(unsigned mask, int predicate, RLE_EMU_HERE)
 {
-    return emu::exchange(emu::WARP_VOTE, mask, predicate != 0, -1, here).ballot;
+    return emu::exchange(emu::WARP_VOTE, mask, predicate != 0, -1, RLE_EMU_PLACE).ballot;
 }
 static inline int __any_sync(unsigned mask, int predicate, RLE_EMU_HERE)
 {
-    return emu::exchange(emu::WARP_VOTE, mask, predicate != 0, -1, here).ballot != 0;
+    return emu::exchange(emu::WARP_VOTE, mask, predicate != 0, -1, RLE_EMU_PLACE)
+               .ballot != 0;
 }
 static inline int __all_sync(unsigned mask, int predicate, RLE_EMU_HERE)
 {
-    return emu::exchange(emu::WARP_VOTE, mask, predicate == 0, -1, here).ballot == 0;
+    return emu::exchange(emu::WARP_VOTE, mask, predicate == 0, -1, RLE_EMU_PLACE)
+               .ballot == 0;
 }
 template <class T>
 static inline unsigned __match_any_sync(unsigned mask, T v, RLE_EMU_HERE)
 {
-    return emu::exchange(emu::WARP_MATCH, mask, emu::to_bits(v), -1, here).ballot;
+    return emu::exchange(emu::WARP_MATCH, mask, emu::to_bits(v), -1, RLE_EMU_PLACE)
+        .ballot;
 }
 
 #undef RLE_EMU_HERE
+#undef RLE_EMU_PLACE
 
 /* ---- atomics: the value that was there before ---- */
 
