@@ -13,6 +13,8 @@
 
 #if !defined(__x86_64__) && !defined(__aarch64__)
 #define RLE_EMU_UCONTEXT 1
+#endif
+#ifdef RLE_EMU_UCONTEXT
 #include <ucontext.h>
 #endif
 #ifdef RLE_EMU_ASAN
