@@ -62,6 +62,35 @@ cudaError_t rle_k_binary(rle_dtype t, rle_binary_kind kind, const rle_k_loop *l,
 /* [0] = [1] ? [2] : [3]; t is the dtype of all but [1], which is bool. */
 cudaError_t rle_k_where(rle_dtype t, const rle_k_loop *l, cudaStream_t stream);
 
+/* ---- index.cu: indices are i64 and, but for the check, in range ---- */
+
+/* flag = smallest position in the loop at which [0] is not in 0 .. extent-1. */
+cudaError_t rle_k_check_index(const rle_k_loop *l, int64_t extent,
+                              unsigned long long *flag, cudaStream_t stream);
+/* flag = the first row of `columns` positions with an element that is not finite, or
+ * negative with `nonnegative`. f32, f64. */
+cudaError_t rle_k_find_bad_row(rle_dtype t, const rle_k_loop *l, int64_t columns,
+                               bool nonnegative, unsigned long long *flag,
+                               cudaStream_t stream);
+/* [0] = [1], `step` elements on for every 1 in the index [2]. */
+cudaError_t rle_k_gather(rle_dtype t, const rle_k_loop *l, int64_t step,
+                         cudaStream_t stream);
+
+/* Lines along the indexed dimension: out [0], src [1] and the index [2] in `lines` at
+ * their first elements, then so many steps. */
+typedef struct rle_k_scatter {
+    rle_k_loop lines;
+    int64_t length; /* of the index along the dimension, and of src */
+    int64_t extent; /* of out */
+    int64_t out_step, src_step, index_step;
+    bool shared; /* the index is the same for all lines */
+} rle_k_scatter;
+
+/* Of each line, in order: element index[i] of out is set to src[i], or src[i] is added
+ * (bool: or). */
+cudaError_t rle_k_scatter_run(rle_dtype t, const rle_k_scatter *s, bool assigns,
+                              cudaStream_t stream);
+
 /* ---- gemm.cu ---- */
 
 /* out[m,n] (+)= a[m,k] x b[k,n] (+ bias[n]), `batches` times; then the function

@@ -97,6 +97,18 @@ rle_status rle_cuda_binary_scalar(rle_device *dev, rle_binary_kind kind,
 rle_status rle_cuda_where(rle_device *dev, const rle_array *out, const rle_array *cond,
                           const rle_array *a, const rle_array *b);
 
+/* ops_index.c */
+rle_status rle_cuda_gather(rle_device *dev, const rle_array *out, const rle_array *in,
+                           int dim, const rle_array *index);
+rle_status rle_cuda_scatter(rle_device *dev, const rle_array *out, int dim,
+                            const rle_array *index, const rle_array *src, bool assign);
+rle_status rle_cuda_index_select(rle_device *dev, const rle_array *out,
+                                 const rle_array *in, int dim, const rle_array *index);
+rle_status rle_cuda_index_add(rle_device *dev, const rle_array *out, int dim,
+                              const rle_array *index, const rle_array *src);
+rle_status rle_cuda_find_bad_row(rle_device *dev, const rle_array *in, bool nonnegative,
+                                 int64_t *row);
+
 /* ops_matmul.c */
 rle_status rle_cuda_matmul(rle_device *dev, const rle_array *out, const rle_array *a,
                            const rle_array *b, const rle_array *bias, bool accumulate);
