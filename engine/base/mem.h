@@ -25,6 +25,14 @@ char *rle_strdup(const char *s);
 /* RESOURCE_EXHAUSTED with: out of memory: wanted N bytes for "what". */
 rle_status rle_oom(size_t size, const char *what);
 
+/* Bytes that the machine, or the control group this process is in, can still give;
+ * SIZE_MAX when nobody says. */
+size_t rle_mem_available(void);
+/* Before `count` things of `size` bytes each are made: RESOURCE_EXHAUSTED, with the sum,
+ * when they are more than is available. Sums below RLE_MEM_LARGE are not looked at. */
+enum { RLE_MEM_LARGE = 64 << 20 };
+rle_status rle_mem_check(size_t count, size_t size, const char *what);
+
 /* Bytes and blocks now allocated through the functions above. */
 size_t rle_mem_bytes(void);
 size_t rle_mem_blocks(void);

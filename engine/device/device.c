@@ -15,6 +15,7 @@ static void *cpu_raw_alloc(rle_device *dev, size_t size)
 {
     (void)dev;
     void *p = NULL;
+    if (rle_mem_check(1, size, "a tensor") != RLE_OK) return NULL;
     return posix_memalign(&p, 64, size) == 0 ? p : NULL;
 }
 

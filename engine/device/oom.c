@@ -16,7 +16,7 @@ typedef struct refusal {
     size_t size;
     rle_memory_stats stats;
     size_t largest;     /* free block */
-    size_t room, total; /* free bytes, of; total 0: nobody knows */
+    size_t room, total; /* free bytes, of; total 0: of what the machine has */
     bool limited;       /* by the limit, not by the device */
     rle_memory_row holder[HOLDERS];
     size_t holders;
@@ -36,8 +36,9 @@ static refusal look(rle_device *dev, size_t size)
         r.room = u.total - u.used + s->cached;
     }
     size_t live = s->reserved - s->cached;
+    if (!r.total) r.room = rle_mem_available();
     size_t left = s->limit > live ? s->limit - live : 0;
-    if (s->limit && (!r.total || left < r.room)) {
+    if (s->limit && left < r.room) {
         r.limited = true;
         r.total = s->limit;
         r.room = left;
@@ -180,7 +181,8 @@ rle_status rle_device_refuse(rle_device *dev, size_t size)
                      rle_bytes_format((double)r.room, room, sizeof room),
                      rle_bytes_format((double)r.total, total, sizeof total));
     else
-        rle_text_add(line, sizeof line, &used, "the system refused with %s in use",
+        rle_text_add(line, sizeof line, &used, "%s free on this machine, %s in use here",
+                     rle_bytes_format((double)r.room, room, sizeof room),
                      rle_bytes_format((double)(r.stats.reserved - r.stats.cached), total,
                                       sizeof total));
     if (r.total && r.room >= r.size && !is_fragmented(&r))

@@ -29,6 +29,12 @@ rle_status rle_vecenv_new(const rle_env_ops *ops, int64_t n, int64_t max_episode
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "%s: %lld environments; there must be 1 to %d", ops->id,
                         (long long)n, INT32_MAX);
+    /* The batch, and its space, whose bounds a script sees as numbers in a table. */
+    size_t batch =
+        rle_space_bytes(ops->observation_space) + rle_space_bytes(ops->action_space);
+    RLE_TRY(rle_mem_check(
+        (size_t)n, sizeof(rle_env *) + sizeof(rle_env) + ops->state_size + 9 * batch,
+        ops->id));
     size_t size = sizeof(rle_vecenv) + (size_t)n * sizeof(rle_env *);
     rle_vecenv *v = rle_calloc(1, size);
     if (!v) return rle_oom(size, ops->id);

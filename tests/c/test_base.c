@@ -85,6 +85,19 @@ static void dtypes_have_names_and_sizes(void **state)
     assert_true(rle_array_is_contiguous(&a));
 }
 
+static void what_is_too_large_is_refused_with_the_sum(void **state)
+{
+    (void)state;
+    size_t available = rle_mem_available();
+    assert_true(available > 1 << 20);
+    assert_int_equal(rle_mem_check(1000, 1000, "a thing"), RLE_OK);
+    assert_int_equal(rle_mem_check((size_t)1 << 20, (size_t)1 << 30, "replay"),
+                     RLE_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(rle_message(), "out of memory: replay: 1048576 of 1073741824 "
+                                          "bytes are 1048576.0 GiB together"));
+    assert_int_equal(rle_mem_check(SIZE_MAX / 2, 3, "a thing"), RLE_RESOURCE_EXHAUSTED);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -92,6 +105,7 @@ int main(void)
         cmocka_unit_test(allocator_counts_and_fails_on_demand),
         cmocka_unit_test(contexts_switch_and_return),
         cmocka_unit_test(sites_are_the_same_number_for_the_same_line),
+        cmocka_unit_test(what_is_too_large_is_refused_with_the_sum),
         cmocka_unit_test(dtypes_have_names_and_sizes),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
