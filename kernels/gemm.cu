@@ -178,7 +178,8 @@ template <typename T> __global__ void __launch_bounds__(THREADS) narrow(rle_k_ge
         int64_t unit = first + threadIdx.x % 32 / LANES;
         bool there = unit < units;
         if (!there) unit = first;
-        int64_t n0 = unit % across * COLUMNS, row = unit / across % g.m, batch = unit / across / g.m;
+        int64_t n0 = unit % across * COLUMNS;
+        int64_t row = unit / across % g.m, batch = unit / across / g.m;
         const T *a = static_cast<const T *>(g.a) + batch * g.a_batch + row * g.a_row;
         const T *b = static_cast<const T *>(g.b) + batch * g.b_batch + n0 * g.b_col;
         int columns = part(g.n - n0, COLUMNS);

@@ -132,6 +132,38 @@ cudaError_t rle_k_adam(rle_dtype t, const rle_k_params *p, const rle_adam_args *
 cudaError_t rle_k_sgd(rle_dtype t, const rle_k_params *p, const rle_sgd_args *args,
                       cudaStream_t stream);
 
+/* ---- policy.cu ---- */
+
+enum { RLE_K_LAYERS = 16 };
+
+/* y[rows, last out] = the chain of layers of x[rows, first in]; f32, contiguous. */
+typedef struct rle_k_policy {
+    int count, widest; /* values of a row, of x and of every layer */
+    int64_t rows;
+    const float *x;
+    float *y; /* may be NULL */
+    struct {
+        int in, out, function;      /* RLE_DENSE_... or one that rle_k_policy_knows */
+        const float *weight, *bias; /* [out, in]; [out] or NULL */
+    } layer[RLE_K_LAYERS];
+    /* With `action`: a class of each row by its probabilities y, and the class's
+     * log-probability. Uniform numbers by keys[rows] and draw, or, where that is NULL, of
+     * the stream from `position` on. A row that nothing can be drawn from goes to *bad.
+     */
+    int64_t *action;
+    float *log_prob;
+    const int64_t *keys;
+    uint32_t draw;
+    uint64_t seed, stream, position;
+    unsigned long long *bad;
+} rle_k_policy;
+
+/* How many rows one launch is good for with layers so wide; 0: too wide. */
+int64_t rle_k_policy_rows(int64_t widest);
+bool rle_k_policy_knows(int function);
+/* At most rle_k_policy_rows rows. The bits of the single operations. */
+cudaError_t rle_k_policy_run(const rle_k_policy *p, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -23,6 +23,25 @@ typedef enum { RLE_DEVICE_CPU, RLE_DEVICE_CUDA, RLE_DEVICE_EMU } rle_device_type
 
 typedef struct rle_device rle_device;
 
+/* A fully connected layer with what follows it: f32, contiguous. */
+typedef struct rle_dense {
+    int64_t in, out;     /* at least 1 */
+    const float *weight; /* [out, in], row-major */
+    const float *bias;   /* [out], or NULL */
+    int function;        /* an rle_unary_kind without parameters, or RLE_DENSE_... */
+} rle_dense;
+
+/* Classes drawn by a chain of layers that ends in a softmax, [rows] each. Uniform numbers
+ * by row keys (i64[rows]), or the stream's words from rng.counter on when keys is NULL.
+ */
+typedef struct rle_dense_draw {
+    int64_t *action;
+    float *log_prob; /* of the action: log(p / sum of p), p/sum kept 2^-23 from 0 and 1 */
+    const int64_t *keys;
+    uint32_t draw;
+    rle_rng rng; /* with keys only the seed counts */
+} rle_dense_draw;
+
 /* ---- the table ----
  *
  * All arrays of a call lie on the device. "same shape" is exact: broadcasting was resolved
@@ -136,6 +155,20 @@ typedef struct rle_device_ops {
     /* momentum may be NULL when args->momentum is 0. */
     rle_status (*sgd)(rle_device *dev, const rle_array *param, const rle_array *grad,
                       const rle_array *momentum, int count, const rle_sgd_args *args);
+
+    /* Chains of fully connected layers, for nn/mlp.h. The CPU has a plan of its own and
+     * leaves both NULL.
+     * Most rows that `dense` takes through all these layers at once; 0: none, they go one
+     * by one. */
+    int64_t (*dense_rows)(rle_device *dev, const rle_dense *layers, int count);
+    /* y[rows, last out] = the chain of x[rows, first in], with the bits of matmul and the
+     * functions. At most dense_rows rows; a single layer takes any number. draw: NULL, or
+     * draws a class in each of at most dense_rows rows, as random, multinomial and the
+     * rest of log_prob would; y may then be NULL. Waits for them; a row that nothing can
+     * be drawn from is INVALID_ARGUMENT naming it. */
+    rle_status (*dense)(rle_device *dev, const rle_dense *layers, int count,
+                        const float *x, int64_t rows, float *y,
+                        const rle_dense_draw *draw);
 } rle_device_ops;
 
 /* ---- memory ---- */

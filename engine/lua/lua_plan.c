@@ -64,17 +64,24 @@ static int function_named(const char *name)
     return RLE_UNARY_COUNT;
 }
 
-/* A weight or bias that a plan can take over: f32 on the CPU, as it lies. */
-static bool usable(const rle_tensor *t, int ndim)
+/* A weight or bias that a plan can take over: f32 as it lies, all on one device. */
+static bool usable(const rle_tensor *t, int ndim, const rle_device *dev)
 {
     return t->a.dtype == RLE_F32 && t->a.ndim == ndim && rle_tensor_is_contiguous(t) &&
-           rle_tensor_device(t)->type == RLE_DEVICE_CPU;
+           rle_tensor_device(t) == dev;
 }
 
-static bool usable_layer(const plan_layer *l)
+static rle_device *device_of(const plan *p)
 {
-    if (!usable(l->weight, 2)) return false;
-    return !l->bias || (usable(l->bias, 1) && l->bias->a.shape[0] == l->weight->a.shape[0]);
+    return rle_tensor_device(p->layer[0].weight);
+}
+
+static bool usable_layer(const plan *p, const plan_layer *l)
+{
+    const rle_device *dev = device_of(p);
+    if (!usable(l->weight, 2, dev)) return false;
+    return !l->bias ||
+           (usable(l->bias, 1, dev) && l->bias->a.shape[0] == l->weight->a.shape[0]);
 }
 
 /* Remember what the plan was laid out from. */
@@ -104,7 +111,7 @@ static rle_status make(plan *p)
         };
     }
     rle_mlp *mlp;
-    RLE_TRY(rle_mlp_new(layers, p->count, &mlp));
+    RLE_TRY(rle_mlp_new(device_of(p), layers, p->count, &mlp));
     rle_mlp_free(p->mlp);
     p->mlp = mlp;
     note_state(p);
@@ -138,7 +145,7 @@ static int plan_new(lua_State *L)
         l->weight = rle_tensor_retain(weight);
         if (bias) l->bias = rle_tensor_retain(bias);
         p->count++;
-        if (!usable_layer(l)) return 0;
+        if (!usable_layer(p, l)) return 0;
     }
     return make(p) == RLE_OK ? 1 : 0;
 }
@@ -152,7 +159,7 @@ static bool refresh(plan *p)
         if (l->weight->a.data != l->weight_data ||
             (l->bias && l->bias->a.data != l->bias_data)) {
             for (int j = 0; j < p->count; j++)
-                if (!usable_layer(&p->layer[j])) return false;
+                if (!usable_layer(p, &p->layer[j])) return false;
             return make(p) == RLE_OK;
         }
         changed = changed || l->weight->storage->version != l->weight_version ||
@@ -233,12 +240,12 @@ static int plan_forward(lua_State *L)
     plan *p = check_plan(L, 1);
     rle_tensor *x = rle_lua_to_tensor(L, 2);
     if (!x || x->a.dtype != RLE_F32 || x->a.ndim < 1 ||
-        rle_tensor_device(x)->type != RLE_DEVICE_CPU || !rle_tensor_is_contiguous(x) ||
+        rle_tensor_device(x) != device_of(p) || !rle_tensor_is_contiguous(x) ||
         x->a.shape[x->a.ndim - 1] != rle_mlp_in(p->mlp))
         return 0;
     if (c->grad_enabled && wants_graph(p, x)) {
         for (int i = 0; i < p->count; i++)
-            if (!usable_layer(&p->layer[i])) return 0;
+            if (!usable_layer(p, &p->layer[i])) return 0;
         rle_tensor **out = rle_lua_new_tensor(L);
         rle_lua_check(L, record_chain(p, x, out));
         runs++;
@@ -254,7 +261,7 @@ static int plan_forward(lua_State *L)
     shape[last] = rle_mlp_out(p->mlp);
     rle_tensor **out = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_tensor_new(rle_tensor_device(x), RLE_F32, x->a.ndim, shape, out));
-    if (rows) rle_mlp_forward(p->mlp, x->a.data, rows, (*out)->a.data);
+    if (rows) rle_lua_check(L, rle_mlp_forward(p->mlp, x->a.data, rows, (*out)->a.data));
     runs++;
     return 1;
 }

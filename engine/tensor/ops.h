@@ -98,6 +98,9 @@ rle_status rle_op_one_hot(rle_tensor *index, int64_t classes, rle_tensor **out);
 
 /* Seed the process's stream and start it from the beginning. */
 void rle_random_seed(uint64_t seed);
+/* Where in the context's stream a draw of so many words stands; moves the stream past it.
+ */
+rle_rng rle_random_words(uint64_t words);
 /* Fill t. Advances the version and the stream. */
 rle_status rle_op_random(rle_random_kind kind, rle_tensor *t, double p0, double p1);
 /* 0 or 1 in probs' dtype, 1 with probability probs[i]. */

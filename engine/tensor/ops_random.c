@@ -13,8 +13,7 @@ void rle_random_seed(uint64_t seed)
     rle_default_rng = (rle_rng){.seed = seed};
 }
 
-/* The position of a draw of `words` words; moves the stream past it. */
-static rle_rng draw_words(uint64_t words)
+rle_rng rle_random_words(uint64_t words)
 {
     rle_rng *rng = rle_context_current()->rng;
     rle_rng at = *rng;
@@ -38,7 +37,7 @@ rle_status rle_op_random(rle_random_kind kind, rle_tensor *t, double p0, double 
     }
     uint64_t words = (uint64_t)rle_tensor_numel(t);
     if (kind == RLE_RANDOM_NORMAL) words += words & 1; /* they come in pairs */
-    rle_rng at = draw_words(words * (d == RLE_F64 || p1 - p0 > 0x1p32 ? 2 : 1));
+    rle_rng at = rle_random_words(words * (d == RLE_F64 || p1 - p0 > 0x1p32 ? 2 : 1));
     rle_status status =
         rle_tensor_ops(t)->random(rle_tensor_device(t), kind, &target->a, &at, p0, p1);
     if (status == RLE_OK && apart)
@@ -70,7 +69,7 @@ rle_status rle_op_randperm(rle_device *dev, int64_t n, rle_tensor **out)
 {
     rle_tensor *t;
     RLE_TRY(rle_tensor_new(dev, RLE_I64, 1, &n, &t));
-    rle_rng at = draw_words((uint64_t)n * 2);
+    rle_rng at = rle_random_words((uint64_t)n * 2);
     rle_status status = dev->ops->randperm(dev, &t->a, &at);
     if (status != RLE_OK) {
         rle_tensor_release(t);
@@ -84,7 +83,7 @@ rle_status rle_op_row_keys(rle_device *dev, int64_t rows, rle_tensor **out)
 {
     rle_tensor *t;
     RLE_TRY(rle_tensor_new(dev, RLE_I64, 1, &rows, &t));
-    rle_rng at = draw_words((uint64_t)rows * 2);
+    rle_rng at = rle_random_words((uint64_t)rows * 2);
     rle_status status = dev->ops->random(dev, RLE_RANDOM_INTEGER, &t->a, &at, 0, 0x1p62);
     if (status != RLE_OK) {
         rle_tensor_release(t);
@@ -150,7 +149,7 @@ static rle_status fill_uniforms(rle_device *dev, const rle_array *u, rle_tensor 
         rle_tensor_release(held);
         return status;
     }
-    rle_rng at = draw_words((uint64_t)rle_array_numel(u));
+    rle_rng at = rle_random_words((uint64_t)rle_array_numel(u));
     return dev->ops->random(dev, RLE_RANDOM_UNIFORM, u, &at, 0, 1);
 }
 

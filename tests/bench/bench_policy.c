@@ -76,7 +76,7 @@ int main(void)
     rle_mlp_layer layers[2] = {{IN, HIDDEN, w1[0], b1, RLE_UNARY_RELU},
                                {HIDDEN, OUT, w2[0], b2, RLE_MLP_NONE}};
     rle_mlp *mlp;
-    if (rle_mlp_new(layers, 2, &mlp) != RLE_OK) {
+    if (rle_mlp_new(rle_device_cpu(), layers, 2, &mlp) != RLE_OK) {
         fprintf(stderr, "%s\n", rle_message());
         return 1;
     }

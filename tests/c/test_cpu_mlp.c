@@ -52,6 +52,7 @@ static void chains_equal_their_operations(void **state)
     static const int functions[] = {RLE_UNARY_RELU, RLE_UNARY_TANH, RLE_UNARY_SIGMOID,
                                     RLE_UNARY_SOFTPLUS, RLE_MLP_NONE, RLE_MLP_SOFTMAX,
                                     RLE_MLP_LOG_SOFTMAX};
+    assert_non_null(rle_device_cpu()); /* open, before blocks are counted */
     for (int round = 0; round < 60; round++) {
         rle_mlp_layer layers[4];
         int count = 1 + below(4);
@@ -64,7 +65,7 @@ static void chains_equal_their_operations(void **state)
         }
         size_t blocks = rle_mem_blocks();
         rle_mlp *mlp = NULL;
-        assert_int_equal(rle_mlp_new(layers, count, &mlp), RLE_OK);
+        assert_int_equal(rle_mlp_new(rle_device_cpu(), layers, count, &mlp), RLE_OK);
         assert_int_equal(rle_mlp_in(mlp), layers[0].in);
         assert_int_equal(rle_mlp_out(mlp), width);
         static const int64_t batches[] = {1, 2, 7, 64, 131};
@@ -78,7 +79,7 @@ static void chains_equal_their_operations(void **state)
                 memset(got, SENTINEL, bytes + 64);
                 by_operations(layers, count, x, rows, want);
                 size_t before = rle_mem_blocks();
-                rle_mlp_forward(mlp, x, rows, got);
+                assert_int_equal(rle_mlp_forward(mlp, x, rows, got), RLE_OK);
                 assert_int_equal(rle_mem_blocks(), before);
                 assert_memory_equal(got, want, bytes);
                 for (int i = 0; i < 64; i++)
@@ -107,7 +108,7 @@ static void changed_weights_count_after_packing(void **state)
     float w[2] = {1, 2}, x[2] = {3, 4}, y = 0;
     rle_mlp_layer l = {2, 1, w, NULL, RLE_MLP_NONE};
     rle_mlp *mlp;
-    assert_int_equal(rle_mlp_new(&l, 1, &mlp), RLE_OK);
+    assert_int_equal(rle_mlp_new(rle_device_cpu(), &l, 1, &mlp), RLE_OK);
     rle_mlp_forward(mlp, x, 1, &y);
     assert_true(y == 11);
     w[0] = 10;
@@ -125,25 +126,26 @@ static void bad_chains_are_refused(void **state)
     float w[12] = {0};
     rle_mlp_layer fits[2] = {{2, 3, w, NULL, RLE_UNARY_RELU}, {3, 4, w, NULL, RLE_MLP_NONE}};
     rle_mlp *mlp = NULL;
-    assert_int_equal(rle_mlp_new(fits, 0, &mlp), RLE_INVALID_ARGUMENT);
+    assert_int_equal(rle_mlp_new(rle_device_cpu(), fits, 0, &mlp), RLE_INVALID_ARGUMENT);
     rle_mlp_layer bad[2] = {fits[0], fits[1]};
     bad[1].in = 2;
-    assert_int_equal(rle_mlp_new(bad, 2, &mlp), RLE_INVALID_ARGUMENT);
+    assert_int_equal(rle_mlp_new(rle_device_cpu(), bad, 2, &mlp), RLE_INVALID_ARGUMENT);
     assert_non_null(strstr(rle_message(), "layer 2 takes 2 inputs"));
     bad[1] = fits[1];
     bad[1].function = RLE_UNARY_ISNAN;
-    assert_int_equal(rle_mlp_new(bad, 2, &mlp), RLE_INVALID_ARGUMENT);
+    assert_int_equal(rle_mlp_new(rle_device_cpu(), bad, 2, &mlp), RLE_INVALID_ARGUMENT);
     bad[1].function = RLE_UNARY_CLAMP;
-    assert_int_equal(rle_mlp_new(bad, 2, &mlp), RLE_INVALID_ARGUMENT);
+    assert_int_equal(rle_mlp_new(rle_device_cpu(), bad, 2, &mlp), RLE_INVALID_ARGUMENT);
     bad[1].function = -4;
-    assert_int_equal(rle_mlp_new(bad, 2, &mlp), RLE_INVALID_ARGUMENT);
+    assert_int_equal(rle_mlp_new(rle_device_cpu(), bad, 2, &mlp), RLE_INVALID_ARGUMENT);
     bad[1] = fits[1];
     bad[1].out = 0;
-    assert_int_equal(rle_mlp_new(bad, 2, &mlp), RLE_INVALID_ARGUMENT);
+    assert_int_equal(rle_mlp_new(rle_device_cpu(), bad, 2, &mlp), RLE_INVALID_ARGUMENT);
     size_t blocks = rle_mem_blocks();
     for (uint64_t n = 1; n <= 2; n++) {
         rle_mem_fault(n, false);
-        assert_int_equal(rle_mlp_new(fits, 2, &mlp), RLE_RESOURCE_EXHAUSTED);
+        assert_int_equal(rle_mlp_new(rle_device_cpu(), fits, 2, &mlp),
+                         RLE_RESOURCE_EXHAUSTED);
         rle_mem_fault(0, false);
         assert_int_equal(rle_mem_blocks(), blocks);
     }

@@ -109,7 +109,9 @@ rle_status rle_cuda_index_add(rle_device *dev, const rle_array *out, int dim,
 rle_status rle_cuda_find_bad_row(rle_device *dev, const rle_array *in, bool nonnegative,
                                  int64_t *row);
 
-/* ops_matmul.c */
+/* ops_matmul.c. The first: the product that g describes, by whichever way suits its
+ * sizes. */
+rle_status rle_cuda_gemm(rle_device *dev, rle_dtype t, const rle_k_gemm *g);
 rle_status rle_cuda_matmul(rle_device *dev, const rle_array *out, const rle_array *a,
                            const rle_array *b, const rle_array *bias, bool accumulate);
 
@@ -119,6 +121,12 @@ rle_status rle_cuda_adam(rle_device *dev, const rle_array *param, const rle_arra
                          const rle_adam_args *args);
 rle_status rle_cuda_sgd(rle_device *dev, const rle_array *param, const rle_array *grad,
                         const rle_array *momentum, int count, const rle_sgd_args *args);
+
+/* ops_policy.c */
+int64_t rle_cuda_dense_rows(rle_device *dev, const rle_dense *layers, int count);
+rle_status rle_cuda_dense(rle_device *dev, const rle_dense *layers, int count,
+                          const float *x, int64_t rows, float *y,
+                          const rle_dense_draw *draw);
 
 /* The table with every slot. */
 extern const rle_device_ops rle_cuda_ops;

@@ -17,4 +17,6 @@ const rle_device_ops rle_cuda_ops = {
     .matmul = rle_cuda_matmul,
     .adam = rle_cuda_adam,
     .sgd = rle_cuda_sgd,
+    .dense_rows = rle_cuda_dense_rows,
+    .dense = rle_cuda_dense,
 };

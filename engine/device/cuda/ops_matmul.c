@@ -1,6 +1,12 @@
 /* ops_matmul.c - products of matrices. */
 #include "device/cuda/cuda_internal.h"
 
+rle_status rle_cuda_gemm(rle_device *dev, rle_dtype t, const rle_k_gemm *g)
+{
+    rle_cuda_enter(dev);
+    return rle_cuda_check(dev, "matmul", rle_k_matmul(t, g, rle_cuda_stream(dev)));
+}
+
 rle_status rle_cuda_matmul(rle_device *dev, const rle_array *out, const rle_array *a,
                            const rle_array *b, const rle_array *bias, bool accumulate)
 {
@@ -30,7 +36,5 @@ rle_status rle_cuda_matmul(rle_device *dev, const rle_array *out, const rle_arra
         .accumulate = accumulate,
         .function = RLE_DENSE_NONE,
     };
-    rle_cuda_enter(dev);
-    return rle_cuda_check(dev, "matmul",
-                          rle_k_matmul(out->dtype, &g, rle_cuda_stream(dev)));
+    return rle_cuda_gemm(dev, out->dtype, &g);
 }
