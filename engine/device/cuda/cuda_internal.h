@@ -29,6 +29,11 @@ typedef struct rle_cuda {
 
 enum { RLE_CUDA_PINNED = 64 << 10 };
 
+/* What a driver says (CUDA error 3) that has been used and was then copied by fork. */
+#define RLE_CUDA_FORKED                                                                  \
+    "this process was forked from one that had used the device, which CUDA does not "    \
+    "allow; start it as a program of its own, as rl.launch does"
+
 extern const rle_plugin_host *rle_host;
 
 static inline rle_cuda *rle_cuda_of(const rle_device *dev)

@@ -39,6 +39,9 @@ rle_status rle_cuda_check(rle_device *dev, const char *op, cudaError_t error)
                  c->last ? c->last : op);
         rle_host->fatal(text);
     }
+    if (error == cudaErrorInitializationError)
+        return rle_fail(RLE_FAILED_PRECONDITION, "%s: %s: " RLE_CUDA_FORKED, dev->name,
+                        op);
     (void)cudaGetLastError(); /* so that the next call does not find it */
     return rle_fail(error == cudaErrorMemoryAllocation ? RLE_RESOURCE_EXHAUSTED
                                                        : RLE_INTERNAL,

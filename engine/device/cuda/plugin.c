@@ -49,6 +49,8 @@ static rle_status count_devices(int *out)
             RLE_UNAVAILABLE,
             "the NVIDIA driver finds no GPU (CUDA error 100); see nvidia-smi and "
             "CUDA_VISIBLE_DEVICES");
+    case cudaErrorInitializationError:
+        return rle_fail(RLE_FAILED_PRECONDITION, "%s", RLE_CUDA_FORKED);
     default:
         return rle_fail(RLE_UNAVAILABLE,
                         "CUDA does not start: %s (CUDA error %d); try nvidia-smi",

@@ -1,0 +1,191 @@
+-- Memory that a user sees from outside: --memory-report, RLENGINE_DEVICE_LIMIT, out of
+-- memory across remote calls, injected failures, processes started after a device was used.
+local rl = require "rlengine"
+local process = require "process"
+
+local devices = { "cpu" }
+if pcall(rl.device, "emu") then devices[2] = "emu" end
+
+local function run(script, options, ...)
+  local folder = process.folder()
+  local path = folder .. "/train.lua"
+  process.write(path, 'local rl = require "rlengine"\n' .. script)
+  local argv = { process.program() }
+  for _, word in ipairs { ... } do argv[#argv + 1] = word end
+  argv[#argv + 1] = "train.lua"
+  options = options or {}
+  options.cwd = folder
+  local r = process.run(argv, options)
+  process.remove(folder)
+  return r
+end
+
+describe("--memory-report", function()
+  local hold = [[
+    held = { rl.zeros(1000, { device = "%s" }), rl.zeros(500) }
+    local t = rl.ones(10, { device = "%s" }):requires_grad_()
+  ]]
+
+  for _, device in ipairs(devices) do
+    it("prints each device that was used, at the end: " .. device, function()
+      local r = run(hold:format(device, device), nil, "--memory-report")
+      assert.equal(0, r.code, r.err)
+      assert.equal("", r.out)
+      assert.matches("memory of " .. device .. ".-tensors +%d+ +[12]  train.lua:2\n.-sum +%d+", r.err)
+      assert.matches("memory of cpu", r.err)
+      assert.equal(#devices > 1 and device == "emu" and 2 or 1,
+        select(2, r.err:gsub("memory of ", "")))
+    end)
+  end
+
+  it("prints after an error and at os.exit too, and leaves the exit code", function()
+    local r = run("held = rl.zeros(1000)\nerror 'oops'", nil, "--memory-report")
+    assert.equal(1, r.code)
+    assert.matches("oops.*memory of cpu: 3.9 KiB.*train.lua:2", r.err)
+    for _, close in ipairs { "", ", true" } do
+      r = run("held = rl.zeros(1000)\nos.exit(3" .. close .. ")", nil, "--memory-report")
+      assert.equal(3, r.code)
+      assert.matches("memory of cpu: 3.9 KiB.*train.lua:2", r.err)
+      assert.equal(1, select(2, r.err:gsub("memory of ", "")))
+    end
+  end)
+
+  it("says nothing of devices that were not used", function()
+    local r = run("", nil, "--memory-report")
+    assert.equal("", r.out .. r.err)
+  end)
+
+  it("tells of every process of a launch", function()
+    local r = run([[
+      rl.rpc.register("hold", function() held = rl.zeros(2000) end)
+      rl.launch { observers_per_trainer = 2, trainer = function(ctx)
+        held = rl.zeros(1000)
+        for _, name in ipairs(ctx.observers) do rl.rpc.rpc_sync(name, "hold") end
+      end }
+    ]], nil, "--memory-report")
+    assert.equal(0, r.code, r.err)
+    assert.matches("\nmemory of cpu: 3.9 KiB", "\n" .. r.err)
+    assert.matches("obs_0_for_0 | memory of cpu: 7.8 KiB", r.err)
+    assert.matches("obs_1_for_0 | memory of cpu: 7.8 KiB", r.err)
+  end)
+end)
+
+describe("out of memory", function()
+  for _, device in ipairs(devices) do
+    it("is one line with the numbers, and the report behind it: " .. device, function()
+      local r = run(([[
+        local held = {}
+        local ok, err = pcall(function()
+          for i = 1, 100 do
+            held[i] = rl.zeros(256, 1024, { device = "%s" })
+          end
+        end)
+        print(ok, err)
+        io.stderr:write(err.report)
+      ]]):format(device), { env = { RLENGINE_DEVICE_LIMIT = "16MiB" } })
+      assert.equal(0, r.code, r.err)
+      assert.equal("false\tRESOURCE_EXHAUSTED: out of device memory: wanted 1.0 MiB, 0 bytes free of "
+        .. "16.0 MiB; most held by train.lua:5 (16 tensors, 16.0 MiB)\n", r.out)
+      assert.matches("hold most:\n +16.0 MiB  tensors +16 tensors train.lua:5\n", r.err)
+    end)
+
+    it("crosses a remote call with its report and the worker, and the rpc goes on: " .. device,
+      function()
+        local r = run(([[
+          local rpc = rl.rpc
+          local Agent = rpc.class("Agent", { "hold", "count" })
+          function Agent:init() self.held = {} end
+          function Agent:hold()
+            self.held[#self.held + 1] = rl.zeros(256, 1024, { device = "%s" })
+            return #self.held
+          end
+          function Agent:count() return #self.held end
+          local Observer = rpc.class("Observer", { "fill" })
+          function Observer:init() end
+          function Observer:fill(agent)
+            local ok, err = pcall(function()
+              for _ = 1, 100 do agent:rpc_sync():hold() end
+            end)
+            return ok, err.code, err.worker, err.message, err.report, agent:rpc_sync():count()
+          end
+          rl.launch { trainer = function(ctx)
+            rl.memory.limit("%s", "8MiB")
+            local agent = Agent()
+            local observer = rpc.remote(ctx.observers[1], "Observer")
+            for round = 1, 2 do
+              print(observer:rpc_sync():fill(rpc.rref(agent)))
+              agent.held = {}
+            end
+            print("goes on", #rl.zeros(2000, 1000, { device = "%s" }))
+          end }
+        ]]):format(device, device, device))
+        assert.equal(0, r.code, r.err)
+        assert.equal(2, select(2, r.out:gsub("false\tRESOURCE_EXHAUSTED\tagent_0\tout of device "
+          .. "memory: wanted 1.0 MiB, 0 bytes free of 8.0 MiB; most held by train.lua:6 %(8 tensors, "
+          .. "8.0 MiB%)\t", "")), r.out .. r.err)
+        assert.equal(2, select(2, r.out:gsub("\nhold most:\n", "")))
+        assert.equal(2, select(2, r.out:gsub("\t8\n", "")))
+        assert.matches("goes on\t2000", r.out)
+      end)
+  end
+
+  it("refuses a limit that is none, with the variable's name", function()
+    local r = run("rl.zeros(1)", { env = { RLENGINE_DEVICE_LIMIT = "lots" } })
+    assert.equal(1, r.code)
+    assert.matches('RLENGINE_DEVICE_LIMIT: "lots" is no size', r.err)
+  end)
+end)
+
+if devices[2] then
+  describe("the emulated device", function()
+    it("has the memory it is given, and is refused beyond it", function()
+      local r = run([[
+        local held = {}
+        local ok, err = pcall(function()
+          for i = 1, 100 do held[i] = rl.zeros(512, 1024, { device = "emu" }) end
+        end)
+        print(ok, err)
+        held = nil
+        print(#rl.zeros(4000000, { device = "emu" }))
+        print(rl.memory.report("emu").total)
+      ]], { env = { RLENGINE_EMU = "memory=64MiB" } })
+      assert.equal(0, r.code, r.err)
+      assert.matches("wanted 2.0 MiB, 0 bytes free of 64.0 MiB; most held by train.lua:4 "
+        .. "%(29 tensors, 58.0 MiB%)\n4000000\n67108864\n$", r.out)
+    end)
+
+    it("serves observers that are started after it was used", function()
+      local r = run([[
+        local t = rl.ones(3, { device = "emu" })
+        local rpc = rl.rpc
+        rpc.register("ten", function() return rl.full({ 3 }, 10, { device = "emu" }):to "cpu" end)
+        rl.launch { observers_per_trainer = 2, trainer = function(ctx)
+          for _, name in ipairs(ctx.observers) do
+            print((rpc.rpc_sync(name, "ten"):to "emu" + t):to("cpu")[3]:item())
+          end
+        end }
+      ]])
+      assert.equal(0, r.code, r.err)
+      assert.equal("11\n11\n", r.out)
+    end)
+
+    it("refuses a fork that did not start a program of its own", function()
+      local r = run([[
+        local t = rl.ones(3, { device = "emu" })
+        local unistd, wait = require "posix.unistd", require "posix.sys.wait"
+        local pid = unistd.fork()
+        if pid == 0 then
+          print(pcall(rl.ones, 3, { device = "emu" }))
+          print(pcall(function() return t + 1 end))
+          io.stdout:flush()
+          unistd._exit(0)
+        end
+        wait.wait(pid)
+        print((t + 1):to("cpu")[1]:item())
+      ]])
+      assert.equal(0, r.code, r.err)
+      assert.matches("^false\tFAILED_PRECONDITION: .*forked from one that had "
+        .. "used the device.*\nfalse\tFAILED_PRECONDITION: emu:0: .*forked.*\n2\n$", r.out)
+    end)
+  end)
+end

@@ -1,0 +1,159 @@
+-- Memory of each kind of device through the one accounting: what adds up, limits, the error
+-- when there is no more, the steady state, the collector's debt.
+local rl = require "rlengine"
+
+local MiB = 2 ^ 20
+
+local function collect()
+  collectgarbage()
+  collectgarbage()
+end
+
+local function here() return debug.getinfo(2, "l").currentline end
+
+-- The CPU, and the emulated device where there is one. RLENGINE_TEST_DEVICE adds its own.
+local devices = { "cpu" }
+for _, name in ipairs { "emu", os.getenv "RLENGINE_TEST_DEVICE" or "cpu" } do
+  if name ~= devices[1] and name ~= devices[2] and pcall(rl.device, name) then
+    devices[#devices + 1] = name
+  end
+end
+
+for _, device in ipairs(devices) do
+  local on = { device = device }
+
+  describe("memory of " .. device, function()
+    before_each(function()
+      collect()
+      rl.memory.empty_cache(device)
+    end)
+    after_each(function()
+      rl.memory.limit(device, false)
+      collect()
+    end)
+
+    it("adds up to what the driver says", function()
+      local held = { rl.zeros(1000, on), rl.zeros(700, 1000, on), rl.zeros(1, on) }
+      rl.zeros(100000, on):free()
+      local r, rows = rl.memory.report(device), 0
+      for _, row in ipairs(r) do rows = rows + row.bytes end
+      assert.equal(r.allocated, rows)
+      assert.equal(r.reserved, r.allocated + r.rounding + r.cached)
+      assert.equal(r.used, r.reserved + r.workspace + r.context + r.unaccounted)
+      if device ~= "cpu" then
+        assert.is_true(r.used <= r.total)
+        assert.is_true(r.context > 0)
+      end
+      if r.device:match "^emu" then assert.equal(0, r.unaccounted) end
+      for _, word in ipairs { "memory of " .. device, "tensors +2804004 +3 ", "rounding", "cache",
+        "sum +" .. r.used } do
+        assert.matches(word, tostring(r))
+      end
+      assert.equal(3, #held)
+    end)
+
+    it("counts what it asks of the driver, which in the steady state is nothing", function()
+      local function episode()
+        for i = 1, 20 do
+          local x = rl.zeros(50 * i, on)
+          local _ = x + 1
+        end
+        collect()
+      end
+      episode()
+      local before = rl.memory.stats(device)
+      for _ = 1, 20 do episode() end
+      local after = rl.memory.stats(device)
+      assert.equal(before.from_driver, after.from_driver)
+      assert.equal(before.allocated, after.allocated)
+      assert.equal(before.reserved, after.reserved)
+      assert.equal(after.allocations - before.allocations, after.from_cache - before.from_cache)
+    end)
+
+    it("says how many bytes an emptied cache gives back", function()
+      rl.zeros(MiB, on):free()
+      local before = rl.memory.stats(device)
+      assert.is_true(before.cached >= 4 * MiB)
+      local given = rl.memory.empty_cache(device)
+      assert.equal(before.reserved - given, rl.memory.reserved(device))
+      assert.is_true(given >= 4 * MiB)
+      assert.equal(0, rl.memory.empty_cache(device))
+    end)
+
+    -- A limit of n MiB more than what is held now.
+    local function limit_to(mib)
+      rl.memory.limit(device, rl.memory.reserved(device) + mib * MiB)
+    end
+
+    it("refuses beyond the limit, names the holder, and goes on", function()
+      limit_to(8)
+      local before, held, line = rl.memory.stats(device), {}, nil
+      local ok, err = pcall(function()
+        for i = 1, 100 do held[i] = rl.zeros(256, 1024, on); line = here() end
+      end)
+      assert.is_false(ok)
+      assert.equal("RESOURCE_EXHAUSTED", err.code)
+      assert.matches("^out of device memory: wanted 1.0 MiB, [%d.]+ %a+ free of [%d.]+ MiB; most "
+        .. "held by tests/unit/memory/device_spec.lua:" .. line .. " %(%d tensors, %d.0 MiB%)$",
+        err.message)
+      for _, text in ipairs { "limit", "largest free block", "asked once more", "hold most:",
+        "try: letting go of what is made at tests/unit/memory/device_spec.lua:" .. line,
+        "RLENGINE_DEVICE_LIMIT", "memory of " .. device } do
+        assert.truthy(err.report:find(text, 1, true), text .. " is missing in\n" .. err.report)
+      end
+      local after = rl.memory.stats(device)
+      assert.equal(before.retries + 1, after.retries)
+      assert.equal(before.refused + 1, after.refused)
+      assert.is_true(after.reserved <= after.limit)
+      held = nil
+      assert.equal(4, #rl.zeros(4, 65536, on)) -- what was dropped is found without being asked
+      assert.equal(after.refused, rl.memory.stats(device).refused)
+      assert.is_nil(held)
+    end)
+
+    it("survives that as often as it happens, when references are dropped", function()
+      limit_to(4)
+      for _ = 1, 50 do
+        local held = {}
+        local ok, err = pcall(function() for i = 1, 40 do held[i] = rl.zeros(65536, on) end end)
+        assert.is_false(ok)
+        assert.equal("RESOURCE_EXHAUSTED", err.code)
+      end
+      collect()
+      assert.equal(65536, #rl.zeros(65536, on))
+    end)
+
+    it("tells what grew since the plateau of a watch", function()
+      local watch = rl.memory.watch { device = device, log = function() end }
+      watch()
+      watch()
+      limit_to(4)
+      local held, line = {}, nil
+      local _, err = pcall(function()
+        for i = 1, 100 do held[i] = rl.zeros(65536, on); line = here() end
+      end)
+      assert.matches("grew most since episode 2:\n +%d.[%d] MiB  tensors +%d+ tensors "
+        .. "tests/unit/memory/device_spec.lua:" .. line, err.report)
+      assert.is_true(#held > 4)
+    end)
+
+    it("refuses what is larger than everything at once", function()
+      local ok, err = pcall(rl.zeros, 3e7, 84 * 84 * 4, { device = device, dtype = "u8" })
+      assert.is_false(ok)
+      assert.equal("RESOURCE_EXHAUSTED", err.code)
+      assert.matches("wanted 788.6 GiB, [%d.]+ %a+ free ", err.message)
+    end)
+
+    it("runs a loop that only makes tensors for ever", function()
+      limit_to(64)
+      for _ = 1, 60 do local _ = rl.zeros(1e6, on) end
+      assert.is_true(rl.memory.reserved(device) <= rl.memory.limit(device))
+    end)
+
+    it("holds a limit given as text, and drops it", function()
+      assert.equal(64 * MiB, rl.memory.limit(device, "64MiB"))
+      assert.equal(64 * MiB, rl.memory.limit(device))
+      assert.is_nil(rl.memory.limit(device, false))
+    end)
+  end)
+end
