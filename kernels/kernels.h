@@ -112,6 +112,25 @@ cudaError_t rle_k_matmul(rle_dtype t, const rle_k_gemm *g, cudaStream_t stream);
 /* out = function(out + bias), of a single product. */
 cudaError_t rle_k_bias_function(rle_dtype t, const rle_k_gemm *g, cudaStream_t stream);
 
+/* ---- share.cu ---- */
+
+/* As log_share and log_share_backward of device/device.h. *bad takes the smallest of 2 r
+ * for a row r whose class is out of range and 2 r + 1 for one without a positive sum. */
+typedef struct rle_k_share {
+    int64_t rows, classes;
+    const void *x;        /* [rows, classes] */
+    const int64_t *index; /* [rows] */
+    void *out;            /* [rows] */
+    void *kept;           /* [3, rows] */
+    const void *gout;     /* [rows] */
+    void *gx;             /* [rows, classes] */
+} rle_k_share;
+
+cudaError_t rle_k_log_share(rle_dtype t, const rle_k_share *s, unsigned long long *bad,
+                            cudaStream_t stream);
+cudaError_t rle_k_log_share_backward(rle_dtype t, const rle_k_share *s,
+                                     cudaStream_t stream);
+
 /* ---- optim.cu ---- */
 
 /* Parameters that a launch steps over, at most RLE_K_PARAMS: together with the rest this

@@ -148,6 +148,22 @@ typedef struct rle_device_ops {
     rle_status (*find_bad_row)(rle_device *dev, const rle_array *in, bool nonnegative,
                                int64_t *row);
 
+    /* Log-probabilities of chosen classes, for nn/distribution.c: all contiguous, index
+     * i64[rows], the rest of one dtype, f32 or f64. With s the sum of row r of
+     * x[rows, classes], in double and in order: out[r] = log(x[r, index[r]] / s), that
+     * quotient kept one eps from 0 and 1 (2^-23, 2^-52). kept[3, rows] takes s,
+     * x[r, index[r]] and their quotient, for the gradient. A class out of range is
+     * OUT_OF_RANGE naming it, a row without a positive sum INVALID_ARGUMENT naming that;
+     * out and kept may be half written then. */
+    rle_status (*log_share)(rle_device *dev, const rle_array *out, const rle_array *kept,
+                            const rle_array *x, const rle_array *index);
+    /* gx[rows, classes] from gout[rows] and what log_share kept: -gout / s in the row,
+     * gout / x[r, index[r]] more at the class, with gout 0 where the quotient was
+     * bounded. */
+    rle_status (*log_share_backward)(rle_device *dev, const rle_array *gx,
+                                     const rle_array *gout, const rle_array *kept,
+                                     const rle_array *index);
+
     /* Optimizers, in place over `count` parameters in one call; contiguous f32 or f64. */
     rle_status (*adam)(rle_device *dev, const rle_array *param, const rle_array *grad,
                        const rle_array *m, const rle_array *v, int count,

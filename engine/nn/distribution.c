@@ -4,12 +4,12 @@
  *   probabilities: log(p_a / s);          d/dp_j = [j = a] / p_a - 1 / s
  *   logits:        l_a - logsumexp(l);    d/dl_j = [j = a] - softmax(l)_j
  *
- * Made of the device's operations, which treat rows alike whatever the batch, called on
- * arrays within few tensors. On the CPU, probabilities take one plain loop instead: acting
- * asks for one row at a time, and there the calls cost more than the arithmetic. */
+ * Logits are made of the device's operations, which treat rows alike whatever the batch,
+ * called on arrays within few tensors. Probabilities have an operation of their own:
+ * acting asks for one row at a time, and there every further call costs more than the
+ * arithmetic. */
 #include "nn/distribution.h"
 
-#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 
@@ -17,9 +17,9 @@
 #include "base/mem.h"
 #include "tensor/ops.h"
 
-/* Rows of the scratch [COLUMNS, rows]: sums (logsumexp for logits), chosen entries p_a, and
- * p_a / s before it is clamped. */
-enum { TOTAL, PICKED, SHARE, COLUMNS };
+/* Rows of the scratch [COLUMNS, rows]: what log_share keeps; of logits the logsumexp and
+ * the chosen entries. */
+enum { TOTAL, PICKED, COLUMNS = 3 };
 
 /* What backward needs. */
 typedef struct log_prob {
@@ -34,11 +34,6 @@ typedef struct log_prob {
     int64_t shape[RLE_MAX_DIMS];
     uint32_t version;    /* of x's storage, to see a change in place */
 } log_prob;
-
-static double epsilon(rle_dtype dtype)
-{
-    return dtype == RLE_F64 ? 0x1p-52 : 0x1p-23;
-}
 
 static void log_prob_free(rle_custom *custom)
 {
@@ -69,35 +64,28 @@ static void widen(rle_array *a, int64_t classes)
     a->stride[1] = 0;
 }
 
-static void column(const log_prob *n, int which, rle_array *a)
+/* The scratch, and one of its rows as [rows, 1]. */
+static void kept(const log_prob *n, rle_array *a)
 {
-    char *data = n->scratch ? n->scratch->a.data : (void *)n->one;
-    rle_dtype dtype = n->x->a.dtype;
-    matrix(a, data + (size_t)which * (size_t)n->rows * rle_dtype_size(dtype), dtype, n->rows, 1);
+    void *data = n->scratch ? n->scratch->a.data : (void *)n->one;
+    matrix(a, data, n->x->a.dtype, COLUMNS, n->rows);
 }
 
-/* g = -gout / s everywhere, gout / p_a more at the action. gout is overwritten. */
-static rle_status probs_gradient(const log_prob *n, rle_array *gout, const rle_array *g)
+static void column(const log_prob *n, int which, rle_array *a)
+{
+    kept(n, a);
+    a->data = (char *)a->data + (size_t)(which * n->rows) * rle_dtype_size(a->dtype);
+    matrix(a, a->data, a->dtype, n->rows, 1);
+}
+
+static rle_status probs_gradient(const log_prob *n, const rle_array *gout,
+                                 const rle_array *g)
 {
     rle_device *dev = rle_tensor_device(n->x);
-    rle_array total, picked, share, index, wide;
-    column(n, TOTAL, &total);
-    column(n, PICKED, &picked);
-    column(n, SHARE, &share);
+    rle_array all, index;
+    kept(n, &all);
     matrix(&index, n->index->a.data, RLE_I64, n->rows, 1);
-    matrix(&wide, gout->data, gout->dtype, n->rows, 1);
-    widen(&wide, n->classes);
-    widen(&total, n->classes);
-    double eps = epsilon(n->x->a.dtype);
-    RLE_TRY(dev->ops->unary_backward(dev, RLE_UNARY_CLAMP, gout, gout, &share, NULL, eps,
-                                     1 - eps));
-    RLE_TRY(dev->ops->binary(dev, RLE_BINARY_DIV, g, &wide, &total));
-    RLE_TRY(dev->ops->unary(dev, RLE_UNARY_NEG, g, g, 0, 0));
-    /* Where p_a is 0 the result was clamped and gout is 0 now: it must stay so. */
-    RLE_TRY(dev->ops->binary_scalar(dev, RLE_BINARY_MAXIMUM, &picked, &picked, 0x1p-126,
-                                    0, false));
-    RLE_TRY(dev->ops->binary(dev, RLE_BINARY_DIV, gout, gout, &picked));
-    return dev->ops->scatter(dev, g, 1, &index, gout, false);
+    return dev->ops->log_share_backward(dev, g, gout, &all, &index);
 }
 
 /* g = -gout * softmax(l), gout more at the action. */
@@ -141,69 +129,26 @@ static rle_status log_prob_backward(rle_custom *custom, rle_tensor *gout, int ni
     return status;
 }
 
-static rle_status bad_action(const log_prob *n, int64_t action)
-{
-    return rle_fail(RLE_OUT_OF_RANGE, "log_prob: action %" PRId64 " is no class; there are %" PRId64
-                    ", counted from 0", action, n->classes);
-}
-
-/* One row's share of its action, and what backward keeps of it; sums in double, in order. */
-#define DEFINE_SHARES(T, NAME)                                                           \
-    static rle_status NAME(const log_prob *n, T *total, T *picked, T *share)             \
-    {                                                                                    \
-        const T *x = n->x->a.data;                                                       \
-        const int64_t *index = n->index->a.data;                                         \
-        for (int64_t r = 0; r < n->rows; r++, x += n->classes) {                         \
-            if (index[r] < 0 || index[r] >= n->classes) return bad_action(n, index[r]);  \
-            double sum = 0;                                                              \
-            for (int64_t c = 0; c < n->classes; c++) sum += x[c];                        \
-            if (!(sum > 0))                                                              \
-                return rle_name_bad_row("log_prob: probs", RLE_ROWS_PROBS, n->x);        \
-            total[r] = (T)sum;                                                           \
-            picked[r] = x[index[r]];                                                     \
-            share[r] = picked[r] / total[r];                                             \
-        }                                                                                \
-        return RLE_OK;                                                                   \
-    }
-DEFINE_SHARES(float, shares_f32)
-DEFINE_SHARES(double, shares_f64)
-
-static rle_status compute_on_cpu(const log_prob *n, const rle_array *out)
-{
-    rle_array total, picked, share;
-    column(n, TOTAL, &total);
-    column(n, PICKED, &picked);
-    column(n, SHARE, &share);
-    if (n->x->a.dtype == RLE_F64)
-        RLE_TRY(shares_f64(n, total.data, picked.data, share.data));
-    else
-        RLE_TRY(shares_f32(n, total.data, picked.data, share.data));
-    rle_device *dev = rle_tensor_device(n->x);
-    double eps = epsilon(n->x->a.dtype);
-    RLE_TRY(dev->ops->unary(dev, RLE_UNARY_CLAMP, out, &share, eps, 1 - eps));
-    return dev->ops->unary(dev, RLE_UNARY_LOG, out, out, 0, 0);
-}
-
-/* out [rows, 1] = log(p_a / s), clamped, or l_a - logsumexp(l). */
+/* out [rows, 1] = log(p_a / s), bounded, or l_a - logsumexp(l). */
 static rle_status compute(const log_prob *n, const rle_array *out)
 {
     rle_device *dev = rle_tensor_device(n->x);
-    if (!n->logits && rle_tensor_device(n->x)->type == RLE_DEVICE_CPU)
-        return compute_on_cpu(n, out);
-    rle_array x, index, total, picked, share;
+    rle_array x, index, all, total, picked;
     matrix(&x, n->x->a.data, n->x->a.dtype, n->rows, n->classes);
     matrix(&index, n->index->a.data, RLE_I64, n->rows, 1);
+    if (!n->logits) {
+        kept(n, &all);
+        rle_status status = dev->ops->log_share(dev, out, &all, &x, &index);
+        if (status ==
+            RLE_INVALID_ARGUMENT) /* the device names a row, we its values too */
+            RLE_TRY(rle_name_bad_row("log_prob: probs", RLE_ROWS_PROBS, n->x));
+        return status;
+    }
     column(n, TOTAL, &total);
     column(n, PICKED, &picked);
     RLE_TRY(dev->ops->gather(dev, &picked, &x, 1, &index));
-    RLE_TRY(dev->ops->reduce(dev, n->logits ? RLE_REDUCE_LOGSUMEXP : RLE_REDUCE_SUM,
-                             &total, &x, 2));
-    if (n->logits) return dev->ops->binary(dev, RLE_BINARY_SUB, out, &picked, &total);
-    double eps = epsilon(n->x->a.dtype);
-    column(n, SHARE, &share);
-    RLE_TRY(dev->ops->binary(dev, RLE_BINARY_DIV, &share, &picked, &total));
-    RLE_TRY(dev->ops->unary(dev, RLE_UNARY_CLAMP, out, &share, eps, 1 - eps));
-    return dev->ops->unary(dev, RLE_UNARY_LOG, out, out, 0, 0);
+    RLE_TRY(dev->ops->reduce(dev, RLE_REDUCE_LOGSUMEXP, &total, &x, 2));
+    return dev->ops->binary(dev, RLE_BINARY_SUB, out, &picked, &total);
 }
 
 /* x and action, broadcast: n->x and n->index, and the shape of the result. */

@@ -38,6 +38,8 @@ static const rle_device_ops cpu_ops = {
     .dropout = rle_cpu_dropout,
     .multinomial = rle_cpu_multinomial,
     .find_bad_row = rle_cpu_find_bad_row,
+    .log_share = rle_cpu_log_share,
+    .log_share_backward = rle_cpu_log_share_backward,
     .adam = rle_cpu_adam,
     .sgd = rle_cpu_sgd,
 };

@@ -201,6 +201,11 @@ rle_status rle_cpu_multinomial(rle_device *dev, const rle_array *out,
                                const rle_array *probs, const rle_array *u);
 rle_status rle_cpu_find_bad_row(rle_device *dev, const rle_array *in, bool nonnegative,
                                 int64_t *row);
+rle_status rle_cpu_log_share(rle_device *dev, const rle_array *out, const rle_array *kept,
+                             const rle_array *x, const rle_array *index);
+rle_status rle_cpu_log_share_backward(rle_device *dev, const rle_array *gx,
+                                      const rle_array *gout, const rle_array *kept,
+                                      const rle_array *index);
 rle_status rle_cpu_adam(rle_device *dev, const rle_array *param, const rle_array *grad,
                         const rle_array *m, const rle_array *v, int count,
                         const rle_adam_args *args);

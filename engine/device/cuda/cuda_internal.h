@@ -120,6 +120,14 @@ rle_status rle_cuda_gemm(rle_device *dev, rle_dtype t, const rle_k_gemm *g);
 rle_status rle_cuda_matmul(rle_device *dev, const rle_array *out, const rle_array *a,
                            const rle_array *b, const rle_array *bias, bool accumulate);
 
+/* ops_share.c */
+rle_status rle_cuda_log_share(rle_device *dev, const rle_array *out,
+                              const rle_array *kept, const rle_array *x,
+                              const rle_array *index);
+rle_status rle_cuda_log_share_backward(rle_device *dev, const rle_array *gx,
+                                       const rle_array *gout, const rle_array *kept,
+                                       const rle_array *index);
+
 /* ops_optim.c */
 rle_status rle_cuda_adam(rle_device *dev, const rle_array *param, const rle_array *grad,
                          const rle_array *m, const rle_array *v, int count,
