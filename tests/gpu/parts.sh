@@ -43,7 +43,7 @@ device_tests() {
 lua_tests() {
   # Left out: what builds the engine or looks at this script.
   find tests/unit tests/integration tests/learning -name '*_spec.lua' ! -name module_spec.lua |
-    LC_ALL=C sort | { [ "$GPU_QUICK" -eq 0 ] && cat || grep tensor_spec; } |
+    LC_ALL=C sort | if [ "$GPU_QUICK" -eq 1 ]; then grep tensor_spec; else cat; fi |
     while read -r file; do
       printf '%s\t60\t%s/rlengine tests/support/run_busted.lua -o TAP %s\n' \
         "${file#tests/}" "$GPU_BUILD" "$file"
@@ -75,7 +75,7 @@ policies() {
 
 # The story's own figures, with the driver's beside them.
 story() {
-  local watch= code
+  local watch='' code
   [ "$GPU_QUICK" -eq 0 ] || { echo "a rehearsal; it is a test of its own"; return 3; }
   [ -f scripts/oom_story.lua ] || { echo "there is no scripts/oom_story.lua"; return 3; }
   if [ "$GPU_IS_REAL" -eq 1 ]; then
@@ -101,7 +101,7 @@ story() {
 }
 
 sanitizer() {
-  local tool= place name kind code failed=0 ran=0
+  local tool='' place name kind code failed=0 ran=0
   for place in "$(command -v compute-sanitizer)" "$(dirname "${GPU_NVCC:-/}")/compute-sanitizer" \
     "$(dirname "${GPU_NVCC:-/}")/../compute-sanitizer/compute-sanitizer"; do
     [ -z "$tool" ] && [ -n "$place" ] && [ -x "$place" ] && tool=$place

@@ -20,7 +20,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 
-device=cuda quick=0 report= build= make=1 seconds=290 only= python=${RLENGINE_PYTHON:-python3}
+device=cuda quick=0 report='' build='' make=1 seconds=290 only='' python=${RLENGINE_PYTHON:-python3}
 while [ $# -gt 0 ]; do
   case $1 in
     --device | --report | --build | --seconds | --python | --only)
@@ -39,6 +39,7 @@ while [ $# -gt 0 ]; do
     *) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
+[[ $device =~ ^[a-z]+(:[0-9]+)?$ ]] || { echo "what is \"$device\"?"; exit 2; }
 case $device in
   cuda*) gpu=1 build=${build:-build-gpu} ;;
   *) gpu=0 build=${build:-build} ;;
@@ -191,8 +192,7 @@ if [ "$make" -eq 1 ]; then
   fi
   printf '| build | ok | %d s |\n' $(($(date +%s) - started)) >>"$work/rows"
 fi
-if ! "$build/rlengine" -e 'print(require("rlengine").device(arg[1]))' "$device" \
-  >"$work/device" 2>&1; then
+if ! "$build/rlengine" -e "print(require('rlengine').device('$device'))" >"$work/device" 2>&1; then
   printf '| device %s | FAIL: %s | |\n' "$device" "$(one_line <"$work/device")" >>"$work/rows"
   write_report "**There is no device.**"
   cat "$work/device"
