@@ -183,6 +183,61 @@ bool rle_k_policy_knows(int function);
 /* At most rle_k_policy_rows rows. The bits of the single operations. */
 cudaError_t rle_k_policy_run(const rle_k_policy *p, cudaStream_t stream);
 
+/* ---- reduce.cu ---- */
+
+/* Outputs are numbered over the kept dimensions, the elements of one over the reduced
+ * ones, row-major; each list has at least one dimension. side_by_side: neighbouring
+ * outputs' elements are closer together than those of one output. */
+typedef struct rle_k_reduce {
+    int kept, reduced;
+    bool side_by_side;
+    int64_t outputs, count;
+    int64_t kept_shape[RLE_MAX_DIMS], in_stride[RLE_MAX_DIMS], out_stride[RLE_MAX_DIMS];
+    int64_t shape[RLE_MAX_DIMS], stride[RLE_MAX_DIMS];
+    const void *in;
+    void *out;
+} rle_k_reduce;
+
+/* Bytes of scratch memory that the reduction needs. */
+size_t rle_k_reduce_scratch(rle_reduce_kind kind, const rle_k_reduce *r);
+cudaError_t rle_k_reduce_run(rle_reduce_kind kind, rle_dtype to, rle_dtype from,
+                             const rle_k_reduce *r, void *scratch, cudaStream_t stream);
+
+/* Rows of up to three arrays, with `step` from one element of a row to the next. Rows are
+ * numbered over `shape`, ndim >= 1. side_by_side: neighbouring rows are closer together
+ * than elements of a row. An output may be an input only in softmax. */
+typedef struct rle_k_rows {
+    int ndim;
+    bool side_by_side;
+    int64_t rows, length;
+    int64_t shape[RLE_MAX_DIMS];
+    int64_t stride[3][RLE_MAX_DIMS], step[3];
+    void *data[3];
+} rle_k_rows;
+
+/* ---- softmax.cu: [out, in, -], or with `gradient` [gin, gout, y] ---- */
+
+cudaError_t rle_k_softmax(rle_dtype t, bool logarithm, bool gradient, const rle_k_rows *r,
+                          cudaStream_t stream);
+
+/* ---- scan.cu ---- */
+
+/* [indices, in, values or NULL]; the outputs have one element a row. Rows have at least
+ * one. */
+size_t rle_k_extremes_scratch(const rle_k_rows *r);
+cudaError_t rle_k_extremes(rle_dtype t, bool largest, const rle_k_rows *r, void *scratch,
+                           cudaStream_t stream);
+/* [out, in]; backwards by negative steps. */
+size_t rle_k_cumsum_scratch(const rle_k_rows *r);
+cudaError_t rle_k_cumsum(rle_dtype to, rle_dtype from, const rle_k_rows *r, void *scratch,
+                         cudaStream_t stream);
+
+/* ---- sort.cu: [values, indices, in] ---- */
+
+size_t rle_k_sort_scratch(rle_dtype t, const rle_k_rows *r);
+cudaError_t rle_k_sort(rle_dtype t, bool descending, const rle_k_rows *r, void *scratch,
+                       cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

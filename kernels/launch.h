@@ -27,6 +27,13 @@
     type *name = reinterpret_cast<type *>(rle_dynamic_shared_)
 #endif
 
+#ifdef __CUDACC__
+#define RLE_NOINLINE __noinline__
+#else
+#define RLE_NOINLINE __attribute__((noinline))
+#define __grid_constant__
+#endif
+
 /* Blocks of `threads` for n elements, at most `most`: kernels go on in steps of the grid.
  */
 static inline unsigned rle_blocks(int64_t n, int threads, int64_t most)

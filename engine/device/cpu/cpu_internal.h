@@ -13,8 +13,9 @@
 
 /* Sums have 16 lanes whatever the width of a vector: see isa/reduce.c and isa/gemm.c. */
 #define RLE_LANES 16
-/* A reduction goes by blocks of this many elements. */
+/* A reduction goes by blocks of this many elements, and by chunks of this many. */
 #define RLE_REDUCE_BLOCK 256
+#define RLE_REDUCE_CHUNK (256 * RLE_REDUCE_BLOCK)
 
 /* Which of two operands is one value for the whole run. */
 typedef enum { RLE_ONE_NONE, RLE_ONE_A, RLE_ONE_B } rle_cpu_one;

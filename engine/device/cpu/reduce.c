@@ -1,12 +1,14 @@
 /* reduce.c - sums, products, extremes over any dimensions; softmax along one.
  *
  * Order. The elements that fall into one output are numbered row-major over the reduced
- * dimensions, cut into blocks of 256, each block is folded by 16 lanes (isa/reduce.c), and
- * the blocks' results are added up in double precision. So the bits depend on the reduced
- * extents alone, not on strides, other dimensions or the instruction set.
+ * dimensions, cut into blocks of 256, each block is folded by 16 lanes
+ * (isa/reduce_impl.h), and the blocks' results are added up in double precision: 256 of
+ * them to a chunk, then the chunks. So the bits depend on the reduced extents alone, not
+ * on strides, other dimensions or the instruction set; kernels/fold.h has the same order
+ * in parallel.
  *
- * Floats take one of two ways with the same result: along a contiguous run, or over a tile
- * of 16 outputs side by side. Integers and bool go one by one in int64. */
+ * Floats take one of two ways with the same result: along a contiguous run, or over a
+ * tile of 16 outputs side by side. Integers and bool go one by one in int64. */
 #include "device/cpu/cpu_internal.h"
 
 #include <math.h>
@@ -144,9 +146,10 @@ static void subtract_and_exp(char *buf, int64_t n, int width, const double *minu
     rle_cpu_active->unary[f][RLE_UNARY_EXP](buf, buf, n * RLE_LANES, 0, 0);
 }
 
-/* Fold the span for each of the tile's outputs. With `minus`, exp(x - minus) is folded. */
-static void fold_tile(const tile *t, const span *s, int f, rle_cpu_fold fold,
-                      const double *minus, double *result)
+/* Fold positions start .. end-1 of the span, within a chunk, for each of the tile's
+ * outputs. With `minus`, exp(x - minus) is folded. */
+static void fold_tile_chunk(const tile *t, const span *s, int64_t start, int64_t end,
+                            int f, rle_cpu_fold fold, const double *minus, double *result)
 {
     _Alignas(64) char buf[RLE_REDUCE_BLOCK * RLE_LANES * 8];
     _Alignas(64) char part[MOST_WIDE * 8];
@@ -157,8 +160,8 @@ static void fold_tile(const tile *t, const span *s, int f, rle_cpu_fold fold,
     if (!direct && t->width < RLE_LANES) /* what is beside the tile must be numbers */
         memset(buf, 0, (size_t)(rle_min64(s->count, RLE_REDUCE_BLOCK) * RLE_LANES * size));
     for (int c = 0; c < t->width; c++) result[c] = identity(fold);
-    for (int64_t first = 0; first < s->count; first += RLE_REDUCE_BLOCK) {
-        int64_t n = rle_min64(s->count - first, RLE_REDUCE_BLOCK);
+    for (int64_t first = start; first < end; first += RLE_REDUCE_BLOCK) {
+        int64_t n = rle_min64(end - first, RLE_REDUCE_BLOCK);
         if (direct && s->ndim == 1) {
             kernel(part, t->base + first * s->stride[0] * size, NULL, s->stride[0], n,
                    vectors);
@@ -176,22 +179,35 @@ static void fold_tile(const tile *t, const span *s, int f, rle_cpu_fold fold,
             }
         }
         for (int c = 0; c < t->width; c++)
-            result[c] = first == 0 ? get_float(part, c, f)
-                                   : combine(fold, result[c], get_float(part, c, f));
+            result[c] = first == start ? get_float(part, c, f)
+                                       : combine(fold, result[c], get_float(part, c, f));
+    }
+}
+
+static void fold_tile(const tile *t, const span *s, int f, rle_cpu_fold fold,
+                      const double *minus, double *result)
+{
+    double more[MOST_WIDE];
+    fold_tile_chunk(t, s, 0, rle_min64(s->count, RLE_REDUCE_CHUNK), f, fold, minus,
+                    result);
+    for (int64_t start = RLE_REDUCE_CHUNK; start < s->count; start += RLE_REDUCE_CHUNK) {
+        int64_t end = rle_min64(start + RLE_REDUCE_CHUNK, s->count);
+        fold_tile_chunk(t, s, start, end, f, fold, minus, more);
+        for (int c = 0; c < t->width; c++) result[c] = combine(fold, result[c], more[c]);
     }
 }
 
 /* The same for one output: from a contiguous run, or gathered into one. */
-static double fold_run(const char *in, const span *s, int f, rle_cpu_fold fold,
-                       const double *minus)
+static double fold_run_chunk(const char *in, const span *s, int64_t start, int64_t end,
+                             int f, rle_cpu_fold fold, const double *minus)
 {
     _Alignas(64) char buf[RLE_REDUCE_BLOCK * 8];
     int64_t offset[RLE_REDUCE_BLOCK];
     double part[1], result = identity(fold);
     int size = f ? 8 : 4;
     bool contiguous = s->ndim == 1 && s->stride[0] == 1;
-    for (int64_t first = 0; first < s->count; first += RLE_REDUCE_BLOCK) {
-        int64_t n = rle_min64(s->count - first, RLE_REDUCE_BLOCK);
+    for (int64_t first = start; first < end; first += RLE_REDUCE_BLOCK) {
+        int64_t n = rle_min64(end - first, RLE_REDUCE_BLOCK);
         const char *x = in + first * size;
         if (!contiguous || minus) {
             double m = minus ? *minus : 0;
@@ -207,7 +223,20 @@ static double fold_run(const char *in, const span *s, int f, rle_cpu_fold fold,
         }
         rle_cpu_active->fold_run[f][fold](part, x, n);
         double v = get_float(part, 0, f);
-        result = first == 0 ? v : combine(fold, result, v);
+        result = first == start ? v : combine(fold, result, v);
+    }
+    return result;
+}
+
+static double fold_run(const char *in, const span *s, int f, rle_cpu_fold fold,
+                       const double *minus)
+{
+    double result =
+        fold_run_chunk(in, s, 0, rle_min64(s->count, RLE_REDUCE_CHUNK), f, fold, minus);
+    for (int64_t start = RLE_REDUCE_CHUNK; start < s->count; start += RLE_REDUCE_CHUNK) {
+        int64_t end = rle_min64(start + RLE_REDUCE_CHUNK, s->count);
+        double more = fold_run_chunk(in, s, start, end, f, fold, minus);
+        result = combine(fold, result, more);
     }
     return result;
 }

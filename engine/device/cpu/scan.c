@@ -56,18 +56,30 @@ rle_status rle_cpu_arg_reduce(rle_device *dev, bool largest, const rle_array *va
 
 /* ---- cumsum ---- */
 
-/* f32 runs in double and is rounded for each element. Integers run in int64 and wrap. */
+/* Floats run in double and are rounded for each element. The order is that of
+ * kernels/scan.cu, which many threads share: within blocks of 256 elements, each from the
+ * sum of the blocks before it in its chunk of 256 and of the chunks before that. Integers
+ * run in int64 and wrap. */
 static void line_floats(char *out, int64_t out_step, const char *in, int64_t in_step,
                         int64_t n, int f)
 {
-    double sum = 0;
+    double chunks = 0, blocks = 0, start = 0, sum = 0;
     for (int64_t i = 0; i < n; i++) {
+        if (i > 0 && i % RLE_REDUCE_BLOCK == 0) {
+            blocks += sum;
+            sum = 0;
+            if (i % RLE_REDUCE_CHUNK == 0) {
+                chunks += blocks;
+                blocks = 0;
+            }
+            start = chunks + blocks;
+        }
         if (f) {
             sum += ((const double *)in)[i * in_step];
-            ((double *)out)[i * out_step] = sum;
+            ((double *)out)[i * out_step] = start + sum;
         } else {
             sum += ((const float *)in)[i * in_step];
-            ((float *)out)[i * out_step] = (float)sum;
+            ((float *)out)[i * out_step] = (float)(start + sum);
         }
     }
 }

@@ -21,4 +21,10 @@ const rle_device_ops rle_cuda_ops = {
     .sgd = rle_cuda_sgd,
     .dense_rows = rle_cuda_dense_rows,
     .dense = rle_cuda_dense,
+    .reduce = rle_cuda_reduce,
+    .arg_reduce = rle_cuda_arg_reduce,
+    .softmax = rle_cuda_softmax,
+    .softmax_backward = rle_cuda_softmax_backward,
+    .cumsum = rle_cuda_cumsum,
+    .sort = rle_cuda_sort,
 };

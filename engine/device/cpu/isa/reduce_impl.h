@@ -176,7 +176,27 @@ const rle_cpu_fold_tile K(rle_fold_tile)[RLE_FOLD_COUNT] = {
 
 /* ---- softmax ---- */
 
-/* A row longer than a block adds up its blocks in double, as reduce.c does. */
+/* A row longer than a block adds up its blocks in double, and then its chunks, as
+ * reduce.c does. */
+typedef struct {
+    double chunks, blocks;
+} row_sum;
+
+/* The block at k of the row has the sum `part`. */
+RLE_INLINE void row_sum_add(row_sum *s, int64_t k, REAL part)
+{
+    if (k % RLE_REDUCE_CHUNK == 0) {
+        s->chunks += s->blocks;
+        s->blocks = 0;
+    }
+    s->blocks += part;
+}
+
+RLE_INLINE REAL row_sum_result(const row_sum *s)
+{
+    return (REAL)(s->chunks + s->blocks);
+}
+
 static REAL sum_of(const REAL *x, int64_t n)
 {
     REAL part;
@@ -184,12 +204,12 @@ static REAL sum_of(const REAL *x, int64_t n)
         fold_run_sum(&part, x, n);
         return part;
     }
-    double sum = 0;
+    row_sum sum = {0, 0};
     for (int64_t k = 0; k < n; k += RLE_REDUCE_BLOCK) {
         fold_run_sum(&part, x + k, rle_min64(n - k, RLE_REDUCE_BLOCK));
-        sum += part;
+        row_sum_add(&sum, k, part);
     }
-    return (REAL)sum;
+    return row_sum_result(&sum);
 }
 
 static REAL max_of(const REAL *x, int64_t n)
@@ -215,14 +235,14 @@ void K(rle_softmax_row)(bool logarithm, void *out_, const void *in_, int64_t n)
         return;
     }
     REAL e[RLE_REDUCE_BLOCK], part = 0;
-    double sum = 0;
+    row_sum sum = {0, 0};
     for (int64_t k = 0; k < n; k += RLE_REDUCE_BLOCK) {
         int64_t count = rle_min64(n - k, RLE_REDUCE_BLOCK);
         for (int64_t i = 0; i < count; i++) e[i] = M(exp)(in[k + i] - m);
         fold_run_sum(&part, e, count);
-        sum += part;
+        row_sum_add(&sum, k, part);
     }
-    REAL log_sum = M(log)((REAL)sum);
+    REAL log_sum = M(log)(row_sum_result(&sum));
     RLE_IVDEP
     for (int64_t i = 0; i < n; i++) out[i] = in[i] - m - log_sum;
 }
@@ -239,15 +259,16 @@ void K(rle_softmax_row_backward)(bool logarithm, void *gin_, const void *gout_,
         return;
     }
     REAL e[RLE_REDUCE_BLOCK], part = 0;
-    double sum = 0;
+    row_sum sum = {0, 0};
     for (int64_t k = 0; k < n; k += RLE_REDUCE_BLOCK) {
         int64_t count = rle_min64(n - k, RLE_REDUCE_BLOCK);
         for (int64_t i = 0; i < count; i++) e[i] = gout[k + i] * y[k + i];
         fold_run_sum(&part, e, count);
-        sum += part;
+        row_sum_add(&sum, k, part);
     }
+    REAL total = row_sum_result(&sum);
     RLE_IVDEP
-    for (int64_t i = 0; i < n; i++) gin[i] = y[i] * (gout[i] - (REAL)sum);
+    for (int64_t i = 0; i < n; i++) gin[i] = y[i] * (gout[i] - total);
 }
 
 void K(rle_softmax_tile)(bool logarithm, void *tile_, int64_t n)
