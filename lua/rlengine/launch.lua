@@ -92,7 +92,10 @@ end
 local function join(hand, given)
   local rpc = require "rlengine.rpc"
   local init = {}
-  for key, value in pairs(given.rpc or {}) do init[key] = value end
+  -- What is said of the options is said once, by the first trainer.
+  for key, value in pairs(rpc._without_threads(given.rpc or {}, hand.rank > 0)) do
+    init[key] = value
+  end
   init.name, init.token = hand.name, hand.token
   local address = ("unix:%s/%s.sock"):format(hand.folder, agent_name(hand.trainer_rank))
   init[hand.role == "trainer" and "listen" or "connect"] = address

@@ -98,6 +98,33 @@ rpc.sleep = futures.sleep
 
 local joined -- names of the workers this one connected to
 
+-- Where calls need threads, their number is a setting, and memory grows with it. Scripts that
+-- come from there are told that it means nothing here.
+local thread_settings = { "worker_threads", "num_worker_threads", "io_threads" }
+local told
+
+--- `given` without the settings that ask for threads, each process's first of which is told
+-- on standard error unless `quiet`.
+local function without_threads(given, quiet)
+  local rest = given
+  for _, key in ipairs(thread_settings) do
+    if type(given) == "table" and given[key] ~= nil then
+      if rest == given then
+        rest = {}
+        for k, value in pairs(given) do rest[k] = value end
+      end
+      if not (told or quiet) then
+        io.stderr:write(("rlengine: config: worker threads %s asked, not used: calls need no "
+          .. "threads\n"):format(tostring(given[key])))
+        told = true
+      end
+      rest[key] = nil
+    end
+  end
+  return rest
+end
+rpc._without_threads = without_threads
+
 --- Become a worker.
 -- @param given name; listen, connect: an address or a list ("unix:/path",
 --   "tcp://127.0.0.1:29500"; port 0 picks one); token, token_fd or token_file (default:
@@ -106,11 +133,12 @@ local joined -- names of the workers this one connected to
 --   calls that give none; heartbeat (3 s), timeout (10 s): a worker silent for so long is
 --   given up; connect_timeout (10 s); max_message (64 MiB): bytes accepted;
 --   insecure_network: listen or connect beyond this machine without TLS; allow_uids: other
---   users at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long
+--   users at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
+--   worker_threads, num_worker_threads, io_threads: accepted and not used, calls need none
 -- @return the addresses it listens on
 function rpc.init(given)
   local bound
-  bound, joined = c.init(given)
+  bound, joined = c.init(without_threads(given))
   return bound
 end
 
