@@ -70,8 +70,9 @@ Watch.__index = Watch
 
 --- Tell at the first episode above the plateau what grew, by how much, held by which line.
 -- Call the returned watch (or `watch:episode()`) at the end of each episode; the first two
--- set the plateau, and what grows after it is told by an out-of-memory error too. options: tolerance ("64KiB"), device, log (a function of the message;
--- default: a line on standard error).
+-- set the plateau, and what grows after it is told by an out-of-memory error too. options:
+-- tolerance ("64KiB"), device, log (a function of the message; default: a line on standard
+-- error).
 -- @return a watch
 function memory.watch(options)
   options = options or {}

@@ -31,7 +31,8 @@ describe("--memory-report", function()
       local r = run(hold:format(device, device), nil, "--memory-report")
       assert.equal(0, r.code, r.err)
       assert.equal("", r.out)
-      assert.matches("memory of " .. device .. ".-tensors +%d+ +[12]  train.lua:2\n.-sum +%d+", r.err)
+      assert.matches("memory of " .. device .. ".-tensors +%d+ +[12]  train.lua:2\n.-sum +%d+",
+        r.err)
       assert.matches("memory of cpu", r.err)
       assert.equal(#devices > 1 and device == "emu" and 2 or 1,
         select(2, r.err:gsub("memory of ", "")))
@@ -84,8 +85,8 @@ describe("out of memory", function()
         io.stderr:write(err.report)
       ]]):format(device), { env = { RLENGINE_DEVICE_LIMIT = "16MiB" } })
       assert.equal(0, r.code, r.err)
-      assert.equal("false\tRESOURCE_EXHAUSTED: out of device memory: wanted 1.0 MiB, 0 bytes free of "
-        .. "16.0 MiB; most held by train.lua:5 (16 tensors, 16.0 MiB)\n", r.out)
+      assert.equal("false\tRESOURCE_EXHAUSTED: out of device memory: wanted 1.0 MiB, 0 bytes free "
+        .. "of 16.0 MiB; most held by train.lua:5 (16 tensors, 16.0 MiB)\n", r.out)
       assert.matches("hold most:\n +16.0 MiB  tensors +16 tensors train.lua:5\n", r.err)
     end)
 
@@ -121,13 +122,28 @@ describe("out of memory", function()
         ]]):format(device, device, device))
         assert.equal(0, r.code, r.err)
         assert.equal(2, select(2, r.out:gsub("false\tRESOURCE_EXHAUSTED\tagent_0\tout of device "
-          .. "memory: wanted 1.0 MiB, 0 bytes free of 8.0 MiB; most held by train.lua:6 %(8 tensors, "
-          .. "8.0 MiB%)\t", "")), r.out .. r.err)
+          .. "memory: wanted 1.0 MiB, 0 bytes free of 8.0 MiB; most held by train.lua:6 %(8 "
+          .. "tensors, 8.0 MiB%)\t", "")), r.out .. r.err)
         assert.equal(2, select(2, r.out:gsub("\nhold most:\n", "")))
         assert.equal(2, select(2, r.out:gsub("\t8\n", "")))
         assert.matches("goes on\t2000", r.out)
       end)
   end
+
+  it("is not what threads are for: a number of them is accepted, not used, and said so once",
+    function()
+      for _, key in ipairs { "io_threads", "num_worker_threads", "worker_threads" } do
+        local r = run(([[
+          rl.launch { observers_per_trainer = 3, rpc = { %s = 1024 }, trainer = function()
+            print(require("rlengine.core").launch.usage().threads <= 2)
+          end }
+        ]]):format(key))
+        assert.equal(0, r.code, r.err)
+        assert.equal("true\n", r.out)
+        assert.equal("rlengine: config: worker threads 1024 asked, not used: calls need no "
+          .. "threads\n", r.err)
+      end
+    end)
 
   it("refuses a limit that is none, with the variable's name", function()
     local r = run("rl.zeros(1)", { env = { RLENGINE_DEVICE_LIMIT = "lots" } })
