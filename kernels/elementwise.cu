@@ -182,23 +182,23 @@ __device__ inline void whole_unary(rle_unary_kind kind, const values<T> &v, valu
     }
 }
 
-template <typename T>
+template <typename T, bool PACKED>
 __global__ void __launch_bounds__(RLE_BATCH_THREADS)
     unary(rle_k_loop l, rle_unary_kind kind, T lo, T hi, bool truth)
 {
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][2];
+    typedef rle_batch<2, PACKED> batch;
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step()) {
+        batch items(l, i);
         T x[RLE_BATCH], y[RLE_BATCH];
-        int n = rle_batch_offsets(l, first, at);
-        rle_load(l.data[1], at, 1, n, x);
+        items.load(l, 1, x);
         if constexpr (std::is_floating_point<T>::value)
             real_unary(kind, x, y, lo, hi);
         else
             whole_unary(kind, x, y, lo, hi, truth);
         if (kind >= RLE_UNARY_NOT)
-            rle_store_bool(l.data[0], at, n, y);
+            rle_store_bool(items, l, y);
         else
-            rle_store(l.data[0], at, n, y);
+            items.store(l, y);
     }
 }
 
@@ -206,8 +206,7 @@ template <typename T>
 cudaError_t run_unary(rle_unary_kind kind, const rle_k_loop *l, T lo, T hi, bool truth,
                       cudaStream_t stream)
 {
-    return RLE_LAUNCH(unary<T>, rle_batch_blocks(l->numel), RLE_BATCH_THREADS, 0, stream,
-                      *l, kind, lo, hi, truth);
+    return RLE_LAUNCH_BATCHES(unary, T, l, stream, kind, lo, hi, truth);
 }
 
 /* An integer clamp has the ends that lie nearest to p inside; NaN is no bound. */
@@ -234,16 +233,16 @@ cudaError_t run_whole_unary(rle_unary_kind kind, const rle_k_loop *l, double p0,
     }                                                                                    \
     break
 
-template <typename T>
+template <typename T, bool PACKED>
 __global__ void __launch_bounds__(RLE_BATCH_THREADS)
     gradient(rle_k_loop l, rle_unary_kind kind, T lo, T hi)
 {
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][3];
+    typedef rle_batch<3, PACKED> batch;
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step()) {
+        batch items(l, i);
         T up[RLE_BATCH], v[RLE_BATCH], y[RLE_BATCH];
-        int n = rle_batch_offsets(l, first, at);
-        rle_load(l.data[1], at, 1, n, up);
-        rle_load(l.data[2], at, 2, n, v);
+        items.load(l, 1, up);
+        items.load(l, 2, v);
         switch (kind) {
         case RLE_UNARY_NEG: EACH(-g);
         case RLE_UNARY_ABS: EACH(g * ((x > 0 ? T(1) : T(0)) - (x < 0 ? T(1) : T(0))));
@@ -264,7 +263,7 @@ __global__ void __launch_bounds__(RLE_BATCH_THREADS)
         case RLE_UNARY_CLAMP: EACH((x > lo) & (x < hi) ? g : T(0));
         default: EACH(T(0)); /* sign, floor, ceil, round, trunc */
         }
-        rle_store(l.data[0], at, n, y);
+        items.store(l, y);
     }
 }
 
@@ -272,8 +271,8 @@ template <typename T>
 cudaError_t run_gradient(rle_unary_kind kind, const rle_k_loop *l, double p0, double p1,
                          cudaStream_t stream)
 {
-    return RLE_LAUNCH(gradient<T>, rle_batch_blocks(l->numel), RLE_BATCH_THREADS, 0, stream,
-                      *l, kind, static_cast<T>(p0), static_cast<T>(p1));
+    return RLE_LAUNCH_BATCHES(gradient, T, l, stream, kind, static_cast<T>(p0),
+                              static_cast<T>(p1));
 }
 
 /* ---- two tensors, or a tensor and a number ---- */
@@ -345,26 +344,26 @@ __device__ inline void whole_binary(rle_binary_kind kind, const values<T> &u,
 }
 
 /* An operand without data is `number`. */
-template <typename T>
+template <typename T, bool PACKED>
 __global__ void __launch_bounds__(RLE_BATCH_THREADS)
     binary(rle_k_loop l, rle_binary_kind kind, T number, bool truth)
 {
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][3];
+    typedef rle_batch<3, PACKED> batch;
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step()) {
+        batch items(l, i);
         T a[RLE_BATCH] = {number, number, number, number};
         T b[RLE_BATCH] = {number, number, number, number};
         T y[RLE_BATCH];
-        int n = rle_batch_offsets(l, first, at);
-        if (l.data[1]) rle_load(l.data[1], at, 1, n, a);
-        if (l.data[2]) rle_load(l.data[2], at, 2, n, b);
+        if (l.data[1]) items.load(l, 1, a);
+        if (l.data[2]) items.load(l, 2, b);
         if constexpr (std::is_floating_point<T>::value)
             real_binary(kind, a, b, y);
         else
             whole_binary(kind, a, b, y, truth);
         if (kind >= RLE_BINARY_EQ)
-            rle_store_bool(l.data[0], at, n, y);
+            rle_store_bool(items, l, y);
         else
-            rle_store(l.data[0], at, n, y);
+            items.store(l, y);
     }
 }
 
@@ -372,31 +371,30 @@ template <typename T>
 cudaError_t run_binary(rle_binary_kind kind, const rle_k_loop *l, T number, bool truth,
                        cudaStream_t stream)
 {
-    return RLE_LAUNCH(binary<T>, rle_batch_blocks(l->numel), RLE_BATCH_THREADS, 0, stream,
-                      *l, kind, number, truth);
+    return RLE_LAUNCH_BATCHES(binary, T, l, stream, kind, number, truth);
 }
 
 /* ---- where ---- */
 
-template <typename T> __global__ void __launch_bounds__(RLE_BATCH_THREADS) choose(rle_k_loop l)
+template <typename T, bool PACKED>
+__global__ void __launch_bounds__(RLE_BATCH_THREADS) choose(rle_k_loop l)
 {
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][4];
+    typedef rle_batch<4, PACKED> batch;
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step()) {
+        batch items(l, i);
         uint8_t condition[RLE_BATCH];
         T a[RLE_BATCH], b[RLE_BATCH];
-        int n = rle_batch_offsets(l, first, at);
-        rle_load(l.data[1], at, 1, n, condition);
-        rle_load(l.data[2], at, 2, n, a);
-        rle_load(l.data[3], at, 3, n, b);
+        items.load(l, 1, condition);
+        items.load(l, 2, a);
+        items.load(l, 3, b);
         for (int k = 0; k < RLE_BATCH; k++) a[k] = condition[k] ? a[k] : b[k];
-        rle_store(l.data[0], at, n, a);
+        items.store(l, a);
     }
 }
 
 template <typename T> cudaError_t run_choose(const rle_k_loop *l, cudaStream_t stream)
 {
-    return RLE_LAUNCH(choose<T>, rle_batch_blocks(l->numel), RLE_BATCH_THREADS, 0, stream,
-                      *l);
+    return RLE_LAUNCH_BATCHES(choose, T, l, stream);
 }
 
 } // namespace

@@ -6,15 +6,13 @@ namespace
 
 /* ---- one value ---- */
 
-template <typename T>
+template <typename T, bool PACKED>
 __global__ void __launch_bounds__(RLE_BATCH_THREADS) fill(rle_k_loop l, T value)
 {
+    typedef rle_batch<1, PACKED> batch;
     const T values[RLE_BATCH] = {value, value, value, value};
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][1];
-        int n = rle_batch_offsets(l, first, at);
-        rle_store(l.data[0], at, n, values);
-    }
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step())
+        batch(l, i).store(l, values);
 }
 
 /* What is the same in all its bytes is the driver's to set. */
@@ -28,21 +26,20 @@ cudaError_t run_fill(const rle_k_loop *l, T value, cudaStream_t stream)
     if (even)
         return cudaMemsetAsync(l->data[0], bytes[0],
                                static_cast<size_t>(l->numel) * sizeof(T), stream);
-    return RLE_LAUNCH(fill<T>, rle_batch_blocks(l->numel), RLE_BATCH_THREADS, 0, stream,
-                      *l, value);
+    return RLE_LAUNCH_BATCHES(fill, T, l, stream, value);
 }
 
 /* ---- bytes as they are ---- */
 
-template <typename T>
+template <typename T, bool PACKED>
 __global__ void __launch_bounds__(RLE_BATCH_THREADS) move(rle_k_loop l)
 {
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][2];
+    typedef rle_batch<2, PACKED> batch;
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step()) {
+        batch items(l, i);
         T x[RLE_BATCH];
-        int n = rle_batch_offsets(l, first, at);
-        rle_load(l.data[1], at, 1, n, x);
-        rle_store(l.data[0], at, n, x);
+        items.load(l, 1, x);
+        items.store(l, x);
     }
 }
 
@@ -122,8 +119,7 @@ template <typename T> cudaError_t run_move(const rle_k_loop *l, cudaStream_t str
         return RLE_LAUNCH(move_turned<T>, rle_blocks(tiles, 1, RLE_BATCH_MOST_BLOCKS),
                           dim3(TILE, TILE_ROWS), 0, stream, m);
     }
-    return RLE_LAUNCH(move<T>, rle_batch_blocks(l->numel), RLE_BATCH_THREADS, 0, stream,
-                      *l);
+    return RLE_LAUNCH_BATCHES(move, T, l, stream);
 }
 
 /* ---- from dtype to dtype ---- */
@@ -197,41 +193,41 @@ template <> struct cast<truth> {
     }
 };
 
-template <typename To, typename From>
+template <typename To, typename From, bool PACKED>
 __device__ inline void convert_all(const rle_k_loop &l)
 {
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][2];
+    typedef rle_batch<2, PACKED> batch;
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step()) {
+        batch items(l, i);
         From x[RLE_BATCH];
-        int n = rle_batch_offsets(l, first, at);
-        rle_load(l.data[1], at, 1, n, x);
-        for (int k = 0; k < RLE_BATCH; k++)
-            if (k < n) static_cast<To *>(l.data[0])[at[k][0]] = cast<To>::of(x[k]);
+        To y[RLE_BATCH];
+        items.load(l, 1, x);
+        for (int k = 0; k < RLE_BATCH; k++) y[k] = cast<To>::of(x[k]);
+        items.store(l, y);
     }
 }
 
-template <typename To>
+template <typename To, bool PACKED>
 __global__ void __launch_bounds__(RLE_BATCH_THREADS) convert(rle_k_loop l, rle_dtype from)
 {
     switch (from) {
     case RLE_F32:
-        return convert_all<To, float>(l);
+        return convert_all<To, float, PACKED>(l);
     case RLE_F64:
-        return convert_all<To, double>(l);
+        return convert_all<To, double, PACKED>(l);
     case RLE_I32:
-        return convert_all<To, int32_t>(l);
+        return convert_all<To, int32_t, PACKED>(l);
     case RLE_I64:
-        return convert_all<To, int64_t>(l);
+        return convert_all<To, int64_t, PACKED>(l);
     default:
-        return convert_all<To, uint8_t>(l);
+        return convert_all<To, uint8_t, PACKED>(l);
     }
 }
 
 template <typename To>
 cudaError_t run_convert(const rle_k_loop *l, rle_dtype from, cudaStream_t stream)
 {
-    return RLE_LAUNCH(convert<To>, rle_batch_blocks(l->numel), RLE_BATCH_THREADS, 0,
-                      stream, *l, from);
+    return RLE_LAUNCH_BATCHES(convert, To, l, stream, from);
 }
 
 } // namespace

@@ -13,13 +13,14 @@ namespace {
 __global__ void __launch_bounds__(RLE_BATCH_THREADS)
     check_index(rle_k_loop l, int64_t extent, unsigned long long *flag)
 {
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][1], index[RLE_BATCH];
-        int n = rle_batch_offsets(l, first, at);
-        rle_load(l.data[0], at, 0, n, index);
-        for (int k = 0; k < n; k++)
+    typedef rle_batch<1, false> batch;
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step()) {
+        batch items(l, i);
+        int64_t index[RLE_BATCH];
+        items.load(l, 0, index);
+        for (int k = 0; k < items.n; k++)
             if (static_cast<uint64_t>(index[k]) >= static_cast<uint64_t>(extent)) {
-                atomicMin(flag, static_cast<unsigned long long>(first + k * RLE_BATCH_THREADS));
+                atomicMin(flag, static_cast<unsigned long long>(batch::position(i, k)));
                 return; /* what this thread would see next lies behind it */
             }
     }
@@ -29,14 +30,14 @@ template <typename T>
 __global__ void __launch_bounds__(RLE_BATCH_THREADS)
     find_bad_row(rle_k_loop l, int64_t columns, bool nonnegative, unsigned long long *flag)
 {
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][1];
+    typedef rle_batch<1, false> batch;
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step()) {
+        batch items(l, i);
         T x[RLE_BATCH];
-        int n = rle_batch_offsets(l, first, at);
-        rle_load(l.data[0], at, 0, n, x);
-        for (int k = 0; k < n; k++)
+        items.load(l, 0, x);
+        for (int k = 0; k < items.n; k++)
             if (!(x[k] - x[k] == 0) || (nonnegative && x[k] < 0)) {
-                int64_t row = (first + k * RLE_BATCH_THREADS) / columns;
+                int64_t row = batch::position(i, k) / columns;
                 atomicMin(flag, static_cast<unsigned long long>(row));
                 return;
             }
@@ -48,14 +49,15 @@ __global__ void __launch_bounds__(RLE_BATCH_THREADS)
 template <typename T>
 __global__ void __launch_bounds__(RLE_BATCH_THREADS) gather(rle_k_loop l, int64_t step)
 {
-    for (int64_t first = rle_batch_first(); first < l.numel; first += rle_batch_step()) {
-        int64_t at[RLE_BATCH][3], index[RLE_BATCH];
+    typedef rle_batch<3, false> batch;
+    for (int64_t i = batch::first(); i < l.numel; i += batch::step()) {
+        batch items(l, i);
+        int64_t index[RLE_BATCH];
         T x[RLE_BATCH];
-        int n = rle_batch_offsets(l, first, at);
-        rle_load(l.data[2], at, 2, n, index);
-        for (int k = 0; k < n; k++) at[k][1] += index[k] * step;
-        rle_load(l.data[1], at, 1, n, x);
-        rle_store(l.data[0], at, n, x);
+        items.load(l, 2, index);
+        for (int k = 0; k < items.n; k++) items.at[k][1] += index[k] * step;
+        items.load(l, 1, x);
+        items.store(l, x);
     }
 }
 

@@ -24,6 +24,17 @@ typedef struct rle_k_divisor {
     uint32_t factor, shift;
 } rle_k_divisor;
 
+/* For d >= 1: with 2^shift the first power of two from d on, factor is
+ * floor(2^32 (2^shift - d) / d) + 1. So (2^32 + factor) d exceeds 2^(32 + shift) by at
+ * most 2^shift: too little to change the quotient of an n below 2^32. */
+static inline rle_k_divisor rle_divisor(uint32_t d)
+{
+    rle_k_divisor v = {0, 0};
+    while ((UINT64_C(1) << v.shift) < d) v.shift++;
+    v.factor = (uint32_t)((((UINT64_C(1) << v.shift) - d) << 32) / d + 1);
+    return v;
+}
+
 /* Operands of one shape: dimensions of size 1 dropped, the others merged where all
  * operands allow it. ndim is at least 1. `dense`: every operand is one contiguous run, so
  * that position i is at offset i. `narrow`: positions and offsets of every operand fit
@@ -36,6 +47,11 @@ typedef struct rle_k_loop {
     int64_t stride[RLE_K_OPERANDS][RLE_MAX_DIMS];
     rle_k_divisor divisor[RLE_MAX_DIMS];
     void *data[RLE_K_OPERANDS];
+    int size[RLE_K_OPERANDS]; /* bytes of an element */
+    /* Of a loop over packs (batch.h), whose positions are packs of elements: how many the
+     * last one has, and which operands are one element for the whole of a pack. */
+    int tail;
+    bool once[RLE_K_OPERANDS];
 } rle_k_loop;
 
 /* ---- fill.cu ---- */

@@ -165,7 +165,7 @@ static inline box box_copy(const box *b)
     box c = *b;
     c.mem = malloc(b->bytes);
     memcpy(c.mem, b->mem, b->bytes);
-    c.a.data = c.mem + MARGIN;
+    c.a.data = c.mem + ((unsigned char *)b->a.data - b->mem);
     return c;
 }
 

@@ -85,7 +85,7 @@ static inline twin twin_of(box *b)
     if (rle_device_alloc(dev, b->bytes, &t.block) != RLE_OK ||
         dev->copy_in(dev, t.block.data, b->mem, b->bytes) != RLE_OK)
         fail_msg("%s", rle_message());
-    t.a.data = (char *)t.block.data + MARGIN;
+    t.a.data = (char *)t.block.data + ((unsigned char *)b->a.data - b->mem);
     return t;
 }
 

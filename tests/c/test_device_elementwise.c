@@ -16,6 +16,8 @@ static const struct {
     {3, {1, 1, 1}},                /* one element */
     {1, {7}},                      /* less than a warp */
     {2, {37, 19}},                 /* odd */
+    {2, {36, 20}},                 /* rows of whole packs */
+    {3, {5, 3, 64}},               /* the same */
     {1, {1031}},                   /* more than one batch */
     {3, {6, 1, 130}},              /* a dimension to drop */
     {8, {2, 1, 3, 2, 1, 2, 3, 2}}, /* all dimensions */
@@ -53,26 +55,39 @@ static void fill_with_specials(box *b)
     }
 }
 
-/* As box_new; BROADCAST of two dimensions is a row for all rows every other time. */
+/* One element further on than the memory begins: nothing that an access of several
+ * elements could start at. */
+static void shift(box *b)
+{
+    b->a.data = (char *)b->a.data + rle_dtype_size(b->a.dtype);
+}
+
+/* As box_new, now and then shifted. BROADCAST of two dimensions is mostly a row for all
+ * rows or a column for all columns. */
 static box input(rle_dtype t, int s, layout how)
 {
     box b = box_new(t, shapes[s].ndim, shapes[s].shape, how);
-    if (how == BROADCAST && shapes[s].ndim == 2 && below(2)) {
-        b.a.stride[0] = 0;
-        b.a.stride[1] = 1;
+    int which = below(3);
+    if (how == BROADCAST && shapes[s].ndim == 2 && which < 2) {
+        int64_t run = b.a.shape[!which];
+        b.a.stride[which] = 0;
+        b.a.stride[!which] = 1;
         free(b.mem);
-        b.bytes = (size_t)b.a.shape[1] * rle_dtype_size(t) + 2 * MARGIN;
+        b.bytes = (size_t)run * rle_dtype_size(t) + 2 * MARGIN;
         b.mem = malloc(b.bytes);
         memset(b.mem, SENTINEL, b.bytes);
         b.a.data = b.mem + MARGIN;
     }
+    if (below(5) == 0) shift(&b);
     if (t != RLE_F16) fill_with_specials(&b);
     return b;
 }
 
 static box output(rle_dtype t, int s)
 {
-    return box_new(t, shapes[s].ndim, shapes[s].shape, (layout)below(BROADCAST));
+    box b = box_new(t, shapes[s].ndim, shapes[s].shape, (layout)below(BROADCAST));
+    if (below(5) == 0) shift(&b);
+    return b;
 }
 
 /* Both did it, or both refused in the same words. */

@@ -50,17 +50,6 @@ static void merge(rle_k_loop *l)
     l->ndim = kept + 1;
 }
 
-/* For d >= 1: with 2^shift the first power of two from d on, factor is
- * floor(2^32 (2^shift - d) / d) + 1. So (2^32 + factor) d exceeds 2^(32 + shift) by at
- * most 2^shift: too little to change the quotient of an n below 2^32. */
-static rle_k_divisor divisor_of(uint32_t d)
-{
-    rle_k_divisor v = {0, 0};
-    while ((UINT64_C(1) << v.shift) < d) v.shift++;
-    v.factor = (uint32_t)((((UINT64_C(1) << v.shift) - d) << 32) / d + 1);
-    return v;
-}
-
 static void narrow(rle_k_loop *l)
 {
     l->narrow = l->numel > 0 && l->numel <= INT32_MAX;
@@ -75,7 +64,7 @@ static void narrow(rle_k_loop *l)
         l->narrow = l->narrow && reach <= INT32_MAX;
     }
     for (int d = 0; d < l->ndim && l->narrow; d++)
-        l->divisor[d] = divisor_of((uint32_t)l->shape[d]);
+        l->divisor[d] = rle_divisor((uint32_t)l->shape[d]);
 }
 
 static void make(rle_k_loop *l, int count, const rle_array *const *operands,
@@ -89,6 +78,7 @@ static void make(rle_k_loop *l, int count, const rle_array *const *operands,
     l->dense = l->ndim == 1;
     for (int o = 0; o < count; o++) {
         l->data[o] = operands[o]->data;
+        l->size[o] = (int)rle_dtype_size(operands[o]->dtype);
         l->dense = l->dense && (l->stride[o][0] == 1 || l->numel <= 1);
     }
 }
