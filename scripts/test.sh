@@ -46,25 +46,7 @@ summary() {
 # ---- packages ----
 
 begin "packages"
-packages="gcc g++ cmake ninja-build pkg-config libluajit-5.1-dev libevent-dev libssl-dev libedit-dev
-  luajit lua-busted lua-posix lua-cjson lua-check libcmocka-dev procps
-  lua5.1 liblua5.1-0-dev lua5.4 liblua5.4-dev luarocks make"
-missing=
-if command -v dpkg-query >/dev/null; then
-  for package in $packages; do
-    dpkg-query -W -f='${Status}\n' "$package" 2>/dev/null | grep -q 'ok installed' ||
-      missing="$missing $package"
-  done
-fi
-if [ -n "$missing" ]; then
-  echo "installing what the tests need:$missing"
-  as_root=
-  [ "$(id -u)" -eq 0 ] || as_root=sudo
-  export DEBIAN_FRONTEND=noninteractive
-  # shellcheck disable=SC2086
-  $as_root apt-get update -qq && $as_root apt-get install -y -qq --no-install-recommends $missing \
-    >"$results/apt.log" 2>&1 || { tail -5 "$results/apt.log"; fail "apt-get install"; }
-fi
+tests/support/packages.sh "$results/apt.log" || fail "apt-get install"
 finish
 
 # ---- builds ----

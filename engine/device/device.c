@@ -248,12 +248,6 @@ void rle_device_fatal(const char *message)
     _exit(70); /* EX_SOFTWARE; no handlers, they may call the driver */
 }
 
-bool rle_device_fault_hits(const char *what)
-{
-    (void)what;
-    return false;
-}
-
 int rle_device_count(void)
 {
     return device_count;

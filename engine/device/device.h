@@ -278,6 +278,7 @@ struct rle_device {
     rle_status (*synchronize)(rle_device *dev);
     /* NULL: the device keeps no figures of its own. */
     rle_status (*figures)(rle_device *dev, rle_device_figures *out);
+    const struct rle_stream_ops *streams; /* device/stream.h; NULL: none but its own */
     void *impl; /* the plug-in's */
     struct rle_allocator *allocator;
 };
@@ -346,6 +347,11 @@ void rle_device_on_pressure(bool (*fn)(void *self, rle_device *dev, size_t wante
 /* A device that fails so that no further work is possible ends the process with status
  * 70, after `fn` had the chance to say goodbye to others. fn must not call any device. */
 void rle_device_on_fatal(void (*fn)(void *self, const char *message), void *self);
+
+/* For tests: the nth raw allocation of device memory from now fails once, as
+ * RL_FAULT=cuda:n in the environment orders it from the start; 0: none. The CPU is no
+ * device here. */
+void rle_device_fault(uint64_t nth);
 
 /* Bytes allocated since it was last set to 0, over all devices: the debt that the lua layer
  * pays to its collector. */

@@ -14,7 +14,7 @@
 
 #include "device/device.h"
 
-#define RLE_PLUGIN_ABI 1u
+#define RLE_PLUGIN_ABI 2u
 
 /* The program's side. */
 typedef struct rle_plugin_host {

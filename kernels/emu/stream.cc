@@ -316,7 +316,7 @@ extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t event)
 extern "C" cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
     Device *d;
-    cudaError_t e = enter("cudaEventElapsedTime", &d);
+    cudaError_t e = enter("cudaEventElapsedTime", &d, FAIL_EVENT);
     if (e != cudaSuccess) return e;
     const Event_state *a = from->state.get(), *b = to->state.get();
     if (!a->timed || !b->timed || !a->recorded || !b->recorded)

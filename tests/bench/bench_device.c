@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "device/device.h"
 #include "device_baseline.h"
+#include "nn/mlp.h"
 
 static rle_device *dev;
 static bool quick;
@@ -175,6 +176,15 @@ static rle_array array(rle_dtype t, int64_t rows, int64_t cols)
         check(dev->ops->random(dev, RLE_RANDOM_NORMAL, &a, &rng, 0, 1));
     else
         check(dev->ops->fill(dev, &a, 0, 0));
+    return a;
+}
+
+static rle_array vector(rle_dtype t, int64_t n)
+{
+    rle_array a = array(t, 1, n);
+    a.ndim = 1;
+    a.shape[0] = n;
+    a.stride[0] = 1;
     return a;
 }
 
@@ -346,6 +356,99 @@ static void products(void)
     for (int i = 0; i < (quick ? 0 : 3); i++) product(squares[i], squares[i], squares[i]);
 }
 
+/* ---- policies ---- */
+
+enum { MOST_LAYERS = 3 };
+
+/* A chain of layers: what goes in, the result of each, what is drawn. */
+typedef struct {
+    int count;
+    rle_array x[MOST_LAYERS + 1], weight[MOST_LAYERS], turned[MOST_LAYERS],
+        bias[MOST_LAYERS];
+    rle_array keys, u, action, log_prob;
+    rle_mlp_layer layers[MOST_LAYERS];
+} chain;
+
+static void chain_new(chain *c, const int64_t *sizes, int64_t rows)
+{
+    c->x[0] = array(RLE_F32, rows, sizes[0]);
+    for (c->count = 0; c->count < MOST_LAYERS && sizes[c->count + 1]; c->count++) {
+        int l = c->count;
+        int64_t in = sizes[l], out = sizes[l + 1];
+        c->x[l + 1] = array(RLE_F32, rows, out);
+        c->weight[l] = array(RLE_F32, out, in);
+        check(dev->ops->binary_scalar(dev, RLE_BINARY_MUL, &c->weight[l], &c->weight[l],
+                                      0.1, 0, false));
+        c->turned[l] = transposed(&c->weight[l]);
+        c->bias[l] = vector(RLE_F32, out);
+        c->layers[l] =
+            (rle_mlp_layer){in, out, c->weight[l].data, c->bias[l].data, RLE_UNARY_RELU};
+    }
+    c->layers[c->count - 1].function = RLE_MLP_SOFTMAX;
+    c->keys = vector(RLE_I64, rows);
+    c->u = array(RLE_F32, rows, 1);
+    c->action = array(RLE_I64, rows, 1);
+    c->log_prob = array(RLE_F32, rows, 1);
+}
+
+/* An operation after the other. */
+static rle_status forward_apart(chain *c)
+{
+    const rle_device_ops *o = dev->ops;
+    for (int l = 0; l < c->count; l++) {
+        rle_array *y = &c->x[l + 1];
+        RLE_TRY(o->matmul(dev, y, &c->x[l], &c->turned[l], &c->bias[l], false));
+        RLE_TRY(l < c->count - 1 ? o->unary(dev, RLE_UNARY_RELU, y, y, 0, 0)
+                                 : o->softmax(dev, false, y, y, 1));
+    }
+    return RLE_OK;
+}
+
+static rle_status act_apart(chain *c)
+{
+    const rle_device_ops *o = dev->ops;
+    const rle_array *probs = &c->x[c->count];
+    RLE_TRY(forward_apart(c));
+    RLE_TRY(o->random_keyed(dev, &c->u, 1, &c->keys, 0));
+    RLE_TRY(o->multinomial(dev, &c->action, probs, &c->u));
+    RLE_TRY(o->gather(dev, &c->log_prob, probs, 1, &c->action));
+    RLE_TRY(o->unary(dev, RLE_UNARY_LOG, &c->log_prob, &c->log_prob, 0, 0));
+    return rle_device_synchronize(dev);
+}
+
+static void policies(void)
+{
+    printf("policies, f32: a plan of all layers against an operation each\n");
+    static const int64_t networks[][MOST_LAYERS + 1] = {{4, 128, 2}, {64, 256, 256, 18}};
+    static const int64_t batches[] = {1, 8, 64, 1024};
+    for (int w = 0; w < 2; w++)
+        for (int b = 0; b < (quick ? 2 : 4); b++) {
+            int64_t rows = batches[b];
+            chain c;
+            chain_new(&c, networks[w], rows);
+            rle_array y = array(RLE_F32, rows, c.x[c.count].shape[1]);
+            rle_mlp *plan;
+            check(rle_mlp_new(dev, c.layers, c.count, &plan));
+            double apart, fused;
+            char what[64];
+            MEASURE(apart, forward_apart(&c));
+            MEASURE(fused, rle_mlp_forward(plan, c.x[0].data, rows, y.data));
+            snprintf(what, sizeof what, "%d layers, %lld rows", c.count, (long long)rows);
+            line(what, fused, 0, "", apart, "apart");
+            if (rle_mlp_draws(plan, rows)) {
+                rle_dense_draw draw = {.action = c.action.data,
+                                       .log_prob = c.log_prob.data,
+                                       .keys = c.keys.data,
+                                       .rng = {1, 0, 0}};
+                MEASURE(apart, act_apart(&c));
+                MEASURE(fused, rle_mlp_draw(plan, c.x[0].data, rows, &draw));
+                line("  and an action each, waited for", fused, 0, "", apart, "apart");
+            }
+            rle_mlp_free(plan);
+            free_arrays();
+        }
+}
+
 /* Adam over the parameters of a network: in one call, and each in a call of its own. */
 static void optimizers(void)
 {
@@ -451,6 +554,7 @@ int main(int argc, char **argv)
     if (dev->type == RLE_DEVICE_EMU)
         printf("an emulation: that it runs is what this shows, the times mean nothing\n");
     launches();
+    policies();
     products();
     host_copies();
     elementwise();

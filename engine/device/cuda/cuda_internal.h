@@ -12,7 +12,13 @@
 #include <cuda_runtime_api.h>
 
 #include "device/plugin.h"
+#include "device/stream.h"
 #include "kernels.h"
+
+enum {
+    RLE_CUDA_PINNED = 512 << 10, /* page-locked memory through which small copies go */
+    RLE_CUDA_SLOTS = 8           /* in so many parts */
+};
 
 /* A device's side in the plug-in: rle_device.impl. */
 typedef struct rle_cuda {
@@ -21,13 +27,13 @@ typedef struct rle_cuda {
     const char *last; /* operation launched last: what an error found later happened at or
                          before */
     size_t context_bytes;
-    void *pinned; /* RLE_CUDA_PINNED bytes of page-locked host memory, for small copies */
+    void *pinned; /* staging.c: RLE_CUDA_PINNED bytes */
+    cudaEvent_t slot_read[RLE_CUDA_SLOTS];
+    int next_slot;
     void *scratch; /* scratch.c */
     size_t scratch_bytes;
     unsigned long long *flag, *flag_host;
 } rle_cuda;
-
-enum { RLE_CUDA_PINNED = 64 << 10 };
 
 /* What a driver says (CUDA error 3) that has been used and was then copied by fork. */
 #define RLE_CUDA_FORKED                                                                  \
@@ -45,13 +51,19 @@ static inline cudaStream_t rle_cuda_stream(const rle_device *dev)
     return rle_cuda_of(dev)->stream;
 }
 
-/* Make dev the device of the calls that follow. */
-void rle_cuda_enter(rle_device *dev);
+/* Make dev the device of the calls that follow. False: the driver refuses, with the
+ * message set; calls then fail because their stream is of another device. */
+bool rle_cuda_enter(rle_device *dev);
 
 /* RLE_OK for cudaSuccess, else the message "<device>: <op>: <what CUDA says> (CUDA error
  * n)". Out of memory is RESOURCE_EXHAUSTED, the rest INTERNAL. A sticky error does not
  * return. */
 rle_status rle_cuda_check(rle_device *dev, const char *op, cudaError_t error);
+/* The same where the device was only waited for: an error is of the operation given last.
+ */
+rle_status rle_cuda_check_at_last(rle_device *dev, const char *op, cudaError_t error);
+/* More about the last error than its code says; "" (real devices know no more). */
+const char *rle_cuda_detail(void);
 
 /* The operands, of operands[0]'s shape, as the kernels take them. The order of positions
  * is free: it follows the strides of the first operand, so that neighbouring threads
@@ -81,6 +93,15 @@ rle_status rle_cuda_flag_read(rle_device *dev, const char *op, uint64_t *out);
 /* Device bytes that scratch.c holds; give them back. */
 size_t rle_cuda_scratch_held(const rle_device *dev);
 void rle_cuda_scratch_close(rle_device *dev);
+
+/* ---- copies (staging.c) and streams (stream.c) ---- */
+
+rle_status rle_cuda_staging_open(rle_device *dev);
+void rle_cuda_staging_close(rle_device *dev);
+rle_status rle_cuda_copy_in(rle_device *dev, void *dst, const void *host, size_t size);
+rle_status rle_cuda_copy_out(rle_device *dev, void *host, const void *src, size_t size);
+
+extern const rle_stream_ops rle_cuda_streams;
 
 /* ---- slots of the table, by file ---- */
 

@@ -1,5 +1,6 @@
 /* errors.c - the driver's error codes as the engine's. */
 #include <stdio.h>
+#include <string.h>
 
 #include "device/cuda/cuda_internal.h"
 
@@ -18,33 +19,58 @@ static bool is_sticky(cudaError_t e)
     case 719: /* launch failure */
     case 46:  /* devices unavailable */
     case 214: /* uncorrectable ECC error */
-    case 219: /* NVLink */
+    case 220: /* uncorrectable NVLink error */
         return true;
     default:
         return false;
     }
 }
 
+/* What CUDA says of an error without the words that only make it a sentence: "illegal
+ * memory access". */
+static const char *what_is(cudaError_t error, char *out, size_t size)
+{
+    static const char tail[] = " was encountered";
+    const char *text = cudaGetErrorString(error);
+    if (strncmp(text, "an ", 3) == 0) text += 3;
+    snprintf(out, size, "%s", text);
+    size_t n = strlen(out), t = sizeof tail - 1;
+    if (n > t && strcmp(out + n - t, tail) == 0) out[n - t] = 0;
+    return out;
+}
+
+static rle_status fail(rle_device *dev, const char *op, const char *at, cudaError_t error)
+{
+    char what[128];
+    const char *detail = rle_cuda_detail();
+    const char *colon = *detail ? ": " : "";
+    what_is(error, what, sizeof what);
+    if (is_sticky(error)) {
+        char text[1024];
+        snprintf(text, sizeof text, "GPU %d is unusable (CUDA error %d: %s at %s)%s%s",
+                 dev->index, (int)error, what, at, colon, detail);
+        rle_host->fatal(text);
+    }
+    rle_status code =
+        error == cudaErrorMemoryAllocation ? RLE_RESOURCE_EXHAUSTED : RLE_INTERNAL;
+    code = rle_fail(code, "%s: %s: %s (CUDA error %d)%s%s", dev->name, op, what,
+                    (int)error, colon, detail);
+    (void)cudaGetLastError(); /* so that the next call does not find it */
+    return code;
+}
+
 rle_status rle_cuda_check(rle_device *dev, const char *op, cudaError_t error)
 {
     rle_cuda *c = rle_cuda_of(dev);
-    if (error == cudaSuccess) {
-        c->last = op;
-        return RLE_OK;
-    }
-    if (is_sticky(error)) {
-        char text[256];
-        snprintf(text, sizeof text, "GPU %d is unusable (CUDA error %d: %s at %s)",
-                 dev->index, (int)error, cudaGetErrorString(error),
-                 c->last ? c->last : op);
-        rle_host->fatal(text);
-    }
-    if (error == cudaErrorInitializationError)
-        return rle_fail(RLE_FAILED_PRECONDITION, "%s: %s: " RLE_CUDA_FORKED, dev->name,
-                        op);
-    (void)cudaGetLastError(); /* so that the next call does not find it */
-    return rle_fail(error == cudaErrorMemoryAllocation ? RLE_RESOURCE_EXHAUSTED
-                                                       : RLE_INTERNAL,
-                    "%s: %s: %s (CUDA error %d)", dev->name, op,
-                    cudaGetErrorString(error), (int)error);
+    if (error != cudaSuccess) return fail(dev, op, c->last ? c->last : op, error);
+    c->last = op;
+    return RLE_OK;
+}
+
+rle_status rle_cuda_check_at_last(rle_device *dev, const char *op, cudaError_t error)
+{
+    rle_cuda *c = rle_cuda_of(dev);
+    if (error == cudaSuccess) return RLE_OK;
+    const char *at = c->last ? c->last : op;
+    return fail(dev, at, at, error);
 }

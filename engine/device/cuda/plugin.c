@@ -14,16 +14,29 @@ static rle_status control(const char *settings)
     const char *wrong = rle_emu_control(settings);
     return wrong ? rle_fail(RLE_INVALID_ARGUMENT, "%s", wrong) : RLE_OK;
 }
+
+const char *rle_cuda_detail(void)
+{
+    return rle_emu_message();
+}
 #else
 #define DEVICE_TYPE "cuda"
+
+const char *rle_cuda_detail(void)
+{
+    return "";
+}
 #endif
 
 static int current = -1;
 
-void rle_cuda_enter(rle_device *dev)
+bool rle_cuda_enter(rle_device *dev)
 {
-    if (current == dev->index) return;
-    if (cudaSetDevice(dev->index) == cudaSuccess) current = dev->index;
+    if (current == dev->index) return true;
+    cudaError_t e = cudaSetDevice(dev->index);
+    if (e != cudaSuccess) return rle_cuda_check(dev, "select the device", e) == RLE_OK;
+    current = dev->index;
+    return true;
 }
 
 /* The first call into the driver. Whatever is not success means that there is no CUDA
@@ -82,8 +95,7 @@ static rle_status properties(int index, rle_device_properties *out)
 static void *raw_alloc(rle_device *dev, size_t size)
 {
     void *p = NULL;
-    rle_cuda_enter(dev);
-    if (rle_host->fault("cuda")) return NULL;
+    if (rle_host->fault("cuda") || !rle_cuda_enter(dev)) return NULL;
     cudaError_t e = cudaMalloc(&p, size);
     if (e == cudaSuccess) return p;
     rle_cuda_check(dev, "allocate", e);
@@ -101,30 +113,7 @@ static rle_status synchronize(rle_device *dev)
 {
     rle_cuda *c = rle_cuda_of(dev);
     rle_cuda_enter(dev);
-    return rle_cuda_check(dev, c->last ? c->last : "synchronize",
-                          cudaStreamSynchronize(c->stream));
-}
-
-static rle_status copy_in(rle_device *dev, void *dst, const void *host, size_t size)
-{
-    if (!size) return RLE_OK;
-    rle_cuda *c = rle_cuda_of(dev);
-    rle_cuda_enter(dev);
-    RLE_TRY(rle_cuda_check(
-        dev, "copy to the device",
-        cudaMemcpyAsync(dst, host, size, cudaMemcpyHostToDevice, c->stream)));
-    return synchronize(dev);
-}
-
-static rle_status copy_out(rle_device *dev, void *host, const void *src, size_t size)
-{
-    if (!size) return RLE_OK;
-    rle_cuda *c = rle_cuda_of(dev);
-    rle_cuda_enter(dev);
-    RLE_TRY(rle_cuda_check(
-        dev, "copy from the device",
-        cudaMemcpyAsync(host, src, size, cudaMemcpyDeviceToHost, c->stream)));
-    return synchronize(dev);
+    return rle_cuda_check_at_last(dev, "synchronize", cudaStreamSynchronize(c->stream));
 }
 
 /* What is in use before the first tensor: the driver's context and kernels, and other
@@ -161,7 +150,7 @@ static void close_device(rle_device *dev)
     rle_cuda_enter(dev);
     rle_cuda_scratch_close(dev);
     if (c->stream) cudaStreamDestroy(c->stream);
-    if (c->pinned) cudaFreeHost(c->pinned);
+    rle_cuda_staging_close(dev);
     rle_free(c);
     dev->impl = NULL;
 }
@@ -173,13 +162,12 @@ static rle_status open_device(rle_device *dev)
     memset(c, 0, sizeof *c);
     c->index = dev->index;
     dev->impl = c;
-    rle_cuda_enter(dev);
-    rle_status status =
-        rle_cuda_check(dev, "create a stream",
-                       cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    rle_status status = rle_cuda_enter(dev) ? RLE_OK : RLE_INTERNAL;
     if (status == RLE_OK)
-        status = rle_cuda_check(dev, "page-locked memory",
-                                cudaMallocHost(&c->pinned, RLE_CUDA_PINNED));
+        status =
+            rle_cuda_check(dev, "create a stream",
+                           cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+    if (status == RLE_OK) status = rle_cuda_staging_open(dev);
     if (status == RLE_OK) status = measure_context(dev);
     if (status != RLE_OK) {
         close_device(dev);
@@ -188,10 +176,11 @@ static rle_status open_device(rle_device *dev)
     dev->ops = &rle_cuda_ops;
     dev->raw_alloc = raw_alloc;
     dev->raw_free = raw_free;
-    dev->copy_in = copy_in;
-    dev->copy_out = copy_out;
+    dev->copy_in = rle_cuda_copy_in;
+    dev->copy_out = rle_cuda_copy_out;
     dev->synchronize = synchronize;
     dev->figures = figures;
+    dev->streams = &rle_cuda_streams;
     return RLE_OK;
 }
 

@@ -1,0 +1,135 @@
+# parts.sh - the parts of run.sh, each a function that prints its section of the report. It is
+# sourced in a process of its own for each. A line "result: ..." is the part's line in the table;
+# exit code 3 means that it cannot run here, with the reason in the last line.
+# shellcheck shell=bash
+
+results=$GPU_WORK/results
+mkdir -p "$results"
+: >"$results/counts"
+
+# suites: runs the suites on standard input (label, seconds, command, separated by tabs), several
+# at a time, and says how they went.
+suites() {
+  local at_a_time=$(($(nproc) / 2))
+  [ "$at_a_time" -ge 1 ] || at_a_time=1
+  [ "$at_a_time" -le 4 ] || at_a_time=4
+  tee "$results/plan" | tr '\t' '\n' | xargs -d '\n' -n 3 -P "$at_a_time" bash -c '
+    IFS=" " read -ra command <<<"$3"
+    exec tests/support/run_suite.sh "$0" "$1" "$2" "${command[@]}"' "$results"
+  awk -v planned="$(wc -l <"$results/plan")" '
+    { p += $1; f += $2; s += $3 }
+    END {
+      if (NR < planned) { f += planned - NR; printf "%d of %d suites ran\n", NR, planned }
+      printf "result: %d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""
+      exit f > 0 || p == 0 }' "$results/counts"
+}
+
+# The first of what is listed, when little is wanted.
+some() { if [ "$GPU_QUICK" -eq 1 ]; then head -n "$1"; else cat; fi; }
+
+c_tests() {
+  local file
+  for file in tests/c/test_device*.c; do
+    basename "$file" .c
+  done | some 1
+}
+
+device_tests() {
+  c_tests | while read -r name; do
+    printf '%s\t30\tenv CMOCKA_MESSAGE_OUTPUT=TAP %s/tests/%s\n' "$name" "$GPU_BUILD" "$name"
+  done | suites
+}
+
+lua_tests() {
+  # Left out: what builds the engine or looks at this script.
+  find tests/unit tests/integration tests/learning -name '*_spec.lua' ! -name module_spec.lua |
+    LC_ALL=C sort | if [ "$GPU_QUICK" -eq 1 ]; then grep tensor_spec; else cat; fi |
+    while read -r file; do
+      printf '%s\t60\t%s/rlengine tests/support/run_busted.lua -o TAP %s\n' \
+        "${file#tests/}" "$GPU_BUILD" "$file"
+    done | suites
+}
+
+benchmarks() {
+  local baseline=$GPU_WORK/cuda_baseline.so options=()
+  [ "$GPU_QUICK" -eq 0 ] || options+=(--quick)
+  if [ -n "$GPU_NVCC" ]; then
+    # Also where no GPU is: that it builds is worth knowing.
+    "$GPU_NVCC" -std=c++17 -O2 -arch=sm_"${GPU_CC:-80}" -shared -Xcompiler=-fPIC -Itests/bench \
+      -o "$baseline" tests/bench/cuda_baseline.cu || return 1
+    [ "$GPU_IS_REAL" -eq 0 ] || options+=(--baseline "$baseline")
+  fi
+  "$GPU_BUILD/bench/bench_device" "$GPU_DEVICE" "${options[@]}"
+}
+
+policies() {
+  local options=(--device="$GPU_DEVICE")
+  [ "$GPU_QUICK" -eq 0 ] || options+=(--quick)
+  if [ "$GPU_IS_REAL" -eq 1 ] && "$GPU_PYTHON" -c 'import torch' 2>/dev/null; then
+    options+=(--torch="$GPU_PYTHON")
+  else
+    echo "without PyTorch"
+  fi
+  "$GPU_BUILD/rlengine" tests/bench/device_lua.lua "${options[@]}"
+}
+
+# The story's own figures, with the driver's beside them.
+story() {
+  local watch='' code
+  [ "$GPU_QUICK" -eq 0 ] || { echo "a rehearsal; it is a test of its own"; return 3; }
+  [ -f scripts/oom_story.lua ] || { echo "there is no scripts/oom_story.lua"; return 3; }
+  if [ "$GPU_IS_REAL" -eq 1 ]; then
+    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits |
+      sed 's/^/nvidia-smi before: /; s/$/ MiB in use on the GPU/'
+    while sleep 0.5; do
+      nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits
+    done >"$GPU_WORK/apps" 2>/dev/null &
+    watch=$!
+  fi
+  "$GPU_BUILD/rlengine" scripts/oom_story.lua --device="$GPU_DEVICE"
+  code=$?
+  if [ -n "$watch" ]; then
+    kill "$watch"
+    echo "nvidia-smi, memory of each process while it ran (MiB): first, most, last seen"
+    awk -F', *' '$2 ~ /^[0-9]+$/ { if (!($1 in most)) first[$1] = $2
+        if ($2 > most[$1]) most[$1] = $2
+        last[$1] = $2 }
+      END { for (p in most) { printf "  process %s: %s, %s, %s\n", p, first[p], most[p], last[p]; n++ }
+        if (!n) print "  it names no process (it sees none from inside a container)" }' "$GPU_WORK/apps"
+  fi
+  return $code
+}
+
+sanitizer() {
+  local tool='' place name kind code failed=0 ran=0
+  for place in "$(command -v compute-sanitizer)" "$(dirname "${GPU_NVCC:-/}")/compute-sanitizer" \
+    "$(dirname "${GPU_NVCC:-/}")/../compute-sanitizer/compute-sanitizer"; do
+    [ -z "$tool" ] && [ -n "$place" ] && [ -x "$place" ] && tool=$place
+  done
+  [ "$GPU_IS_REAL" -eq 1 ] || { echo "the emulation looks for these faults itself"; return 3; }
+  [ -n "$tool" ] || { echo "compute-sanitizer is not installed"; return 3; }
+  for kind in memcheck racecheck synccheck; do
+    for name in $(c_tests); do
+      # Under it a kernel takes a hundred times as long: no test has to come to its end.
+      timeout -k 5 20 "$tool" --tool "$kind" --error-exitcode 99 \
+        "$GPU_BUILD/tests/$name" >"$GPU_WORK/sanitizer.log" 2>&1
+      code=$?
+      ran=$((ran + 1))
+      case $code in
+        0) echo "ok   $kind $name" ;;
+        124 | 137)
+          if grep -qE '^=+ (Error|Invalid|Race|Hazard|Barrier|Program hit)' "$GPU_WORK/sanitizer.log"
+          then code=99; else echo "ok   $kind $name (stopped after 20 s, nothing found)"; fi ;;
+      esac
+      case $code in
+        0 | 124 | 137) ;;
+        *)
+          failed=$((failed + 1))
+          echo "FAIL $kind $name (exit code $code)"
+          grep '^=====' "$GPU_WORK/sanitizer.log" | head -n 30 ;;
+      esac
+      echo "result: $ran runs, $failed with findings"
+    done
+  done
+  [ "$failed" -eq 0 ]
+}

@@ -1,0 +1,225 @@
+#!/usr/bin/env bash
+# Everything that can only be seen on a machine with an NVIDIA GPU, in under five minutes, as one
+# report. Needs nvcc and the driver; what else is missing it installs where apt is there.
+#
+#   tests/gpu/run.sh                        build/gpu-report.md
+#   tests/gpu/run.sh --device cuda:1        another GPU
+#   tests/gpu/run.sh --device emu           the same on the emulated device: a rehearsal
+#
+#   --report FILE    where the report goes
+#   --build FOLDER   where it is built (build-gpu; for emu: build)
+#   --no-build       test what is built there already; installs nothing
+#   --seconds N      time for everything (290); what has none left is not run, and says so
+#   --python PYTHON  a Python with PyTorch to compare with (python3, where that has it)
+#   --quick          a little of every part, to see that it runs
+#   --only PARTS     some of: device-tests,benchmarks,story,lua,sanitizer,policies
+#
+# The parts are in the order of what one would miss most. The report is written anew after each,
+# so whoever stops this halfway still has one. Exit code: 0 all passed, 1 something failed, 2 it
+# could not begin.
+set -u
+cd "$(dirname "$0")/../.." || exit 2
+
+device=cuda quick=0 report='' build='' make=1 seconds=290 only='' python=${RLENGINE_PYTHON:-python3}
+while [ $# -gt 0 ]; do
+  case $1 in
+    --device | --report | --build | --seconds | --python | --only)
+      [ $# -gt 1 ] || { echo "$1 needs a value"; exit 2; }
+      case $1 in
+        --device) device=$2 ;;
+        --report) report=$2 ;;
+        --build) build=$2 ;;
+        --seconds) seconds=$2 ;;
+        --python) python=$2 ;;
+        --only) only=$2 ;;
+      esac
+      shift 2 ;;
+    --no-build) make=0; shift ;;
+    --quick) quick=1; shift ;;
+    *) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  esac
+done
+[[ $device =~ ^[a-z]+(:[0-9]+)?$ ]] || { echo "what is \"$device\"?"; exit 2; }
+case $device in
+  cuda*) gpu=1 build=${build:-build-gpu} ;;
+  *) gpu=0 build=${build:-build} ;;
+esac
+report=${report:-$build/gpu-report.md}
+begin=$(date +%s)
+left() { echo $((begin + seconds - $(date +%s))); }
+work=$(mktemp -d "${TMPDIR:-/tmp}/rlengine-gpu-XXXXXX") || exit 2
+session=
+end_session() { # SIGNAL
+  # shellcheck disable=SC2046
+  [ -z "$session" ] || kill "-$1" $(ps -o pid= -s "$session") 2>/dev/null
+}
+trap 'end_session KILL; rm -rf "$work"' EXIT
+trap 'exit 1' INT TERM
+mkdir -p "$build" "$(dirname "$report")" || exit 2
+: >"$work/rows"
+: >"$work/sections"
+
+# ---- the report ----
+
+one_line() { tr -s ' \n\t' ' ' | sed 's/^ //; s/ $//'; }
+# write_report STATE
+write_report() {
+  {
+    cat "$work/head"
+    printf '\n%s\n\n| part | result | time |\n|---|---|---|\n' "$1"
+    cat "$work/rows" "$work/sections"
+  } >"$report.new" && mv "$report.new" "$report"
+}
+state() {
+  if grep -q '| FAIL' "$work/rows"; then echo "**Something failed.**"; else echo "$1"; fi
+}
+
+# until_done PID TIME: waits for a session's first process; 1: it had to be ended.
+until_done() {
+  local was=0
+  while kill -0 "$1" 2>/dev/null; do
+    if [ "$(date +%s)" -ge "$2" ]; then
+      end_session "$([ "$was" -eq 0 ] && echo TERM || echo KILL)"
+      was=1
+    fi
+    sleep 0.2
+  done
+  return $was
+}
+
+wanted() { case ",${only:-$1}," in *",$1,"*) return 0 ;; *) return 1 ;; esac; }
+
+# part NAME LIMIT TITLE FUNCTION: runs it for at most LIMIT seconds; its output is a section of the
+# report. Its result is its last line when that begins with "result: ", else its exit code. Exit
+# code 3: it cannot run here, the last line says why.
+part() {
+  local name=$1 limit=$2 title=$3 function=$4 start late code result log=$work/$1.log
+  wanted "$name" || return 0
+  [ "$limit" -le "$(left)" ] || limit=$(left)
+  if [ "$limit" -lt 3 ]; then
+    printf '| %s | not run: no time left | |\n' "$title" >>"$work/rows"
+    write_report "$(state "Unfinished: there was no time for everything.")"
+    return 0
+  fi
+  write_report "Unfinished: \"$title\" was under way."
+  printf '%s ...\n' "$title"
+  start=$(date +%s)
+  # A part is a session of its own, so that all it started ends with its time.
+  setsid bash -c '. tests/gpu/parts.sh; "$0"' "$function" >"$log" 2>&1 </dev/null &
+  session=$!
+  until_done "$session" $((start + limit))
+  late=$?
+  wait "$session"
+  code=$?
+  [ "$late" -eq 0 ] || code=124
+  session=
+  result=$(grep '^result: ' "$log" | tail -n 1 | cut -c 9-)
+  case $code in
+    0) result="ok${result:+: $result}" ;;
+    3) result="not run: $(tail -n 1 "$log" | one_line)" ;;
+    124) result="FAIL: took longer than $limit s${result:+ ($result)}" ;;
+    *) result="FAIL: ${result:-exit code $code}" ;;
+  esac
+  printf '| %s | %s | %d s |\n' "$title" "$(printf '%s' "$result" | tr '|' '/')" \
+    $(($(date +%s) - start)) >>"$work/rows"
+  printf '%s: %s\n' "$title" "$result"
+  if [ "$code" -ne 3 ]; then
+    { printf '\n## %s\n\n```\n' "$title"
+      grep -v '^result: ' "$log" | head -n 400
+      printf '```\n'; } >>"$work/sections"
+  fi
+  write_report "$(state "Unfinished.")"
+}
+
+# ---- what this machine is ----
+
+field() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
+nvcc=${CUDACXX:-$(command -v nvcc)}
+[ -n "$nvcc" ] || for nvcc in /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc ''; do
+  [ ! -x "$nvcc" ] || break
+done
+if [ "$gpu" -eq 1 ]; then
+  command -v nvidia-smi >/dev/null || {
+    echo "there is no nvidia-smi, so no NVIDIA driver: this needs a GPU. --device emu rehearses it."
+    exit 2
+  }
+  [ -n "$nvcc" ] || { echo "there is no nvcc: install the CUDA Toolkit"; exit 2; }
+  name=$(field name)
+  cc=$(field compute_cap | tr -d .)
+else
+  name="the emulated device" cc=
+fi
+version=$([ -z "$nvcc" ] || "$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+{
+  printf '# rlengine on %s\n\n' "${name:-an unknown GPU}"
+  [ "$gpu" -eq 1 ] || printf 'A rehearsal: what runs here is an emulation, its times mean nothing.\n\n'
+  printf '| | |\n|---|---|\n'
+  printf '| when | %s |\n' "$(date -u '+%Y-%m-%d %H:%M UTC')"
+  printf '| source | %s |\n' "$(git describe --always --dirty 2>/dev/null || echo 'no repository')"
+  if [ "$gpu" -eq 1 ]; then
+    printf '| GPU | %s, compute capability %s, %s MiB, %s of them |\n' "$name" "$(field compute_cap)" \
+      "$(field memory.total)" "$(nvidia-smi -L 2>/dev/null | wc -l)"
+    printf '| driver | %s |\n' "$(field driver_version)"
+    printf '| clocks now | SM %s MHz, memory %s MHz |\n' "$(field clocks.sm)" "$(field clocks.mem)"
+  fi
+  printf '| nvcc | %s |\n' "${version:-none}"
+  printf '| host | %s, %d cores, %s |\n' \
+    "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)" "$(uname -sr)"
+  printf '| compiler | %s |\n' "$(cc --version 2>/dev/null | head -n 1)"
+} >"$work/head"
+write_report "Unfinished: nothing has run yet."
+
+# ---- build ----
+
+if [ "$make" -eq 1 ]; then
+  tests/support/packages.sh "$work/apt.log" || echo "going on without"
+  write_report "Unfinished: the build was under way."
+  started=$(date +%s)
+  echo "build ..."
+  options=
+  [ "$gpu" -eq 0 ] || options="-DRLE_CUDA=ON -DRLE_CUDA_ARCHITECTURES=${cc:-90}-real
+    -DRLE_CUDA_FLAGS=-lineinfo"
+  # shellcheck disable=SC2086
+  if ! { cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release $options &&
+    timeout "$(left)" cmake --build "$build" -j "$(nproc)"; } >"$work/build.log" 2>&1; then
+    grep -E -A 8 'error|FAILED|CMake Error' "$work/build.log" | head -n 60 >"$work/build.short"
+    printf '| build | FAIL | %d s |\n' $(($(date +%s) - started)) >>"$work/rows"
+    { printf '\n## build\n\n```\n'; cat "$work/build.short"; printf '```\n'; } >>"$work/sections"
+    write_report "**It could not be built.**"
+    cat "$work/build.short"
+    echo "not built; the report is $report"
+    exit 2
+  fi
+  printf '| build | ok | %d s |\n' $(($(date +%s) - started)) >>"$work/rows"
+fi
+if ! "$build/rlengine" -e "print(require('rlengine').device('$device'))" >"$work/device" 2>&1; then
+  printf '| device %s | FAIL: %s | |\n' "$device" "$(one_line <"$work/device")" >>"$work/rows"
+  write_report "**There is no device.**"
+  cat "$work/device"
+  exit 2
+fi
+
+# ---- the parts ----
+
+export RLENGINE_TEST_DEVICE=$device
+export GPU_DEVICE=$device GPU_IS_REAL=$gpu GPU_BUILD=$build GPU_QUICK=$quick GPU_WORK=$work \
+  GPU_NVCC=$nvcc GPU_CC=$cc GPU_PYTHON=$python
+part device-tests 60 "C tests of the device" device_tests
+part benchmarks 40 "Operations" benchmarks
+part story 60 "The memory story" story
+part lua 100 "Lua tests" lua_tests
+part sanitizer 60 "compute-sanitizer" sanitizer
+part policies 40 "Policies from Lua" policies
+
+printf '| all | | %d s |\n' $(($(date +%s) - begin)) >>"$work/rows"
+if grep -q '| FAIL' "$work/rows"; then
+  write_report "**Something failed.**"
+  echo "the report is $report"
+  exit 1
+fi
+if grep -q 'no time left' "$work/rows"; then
+  write_report "Nothing failed, but there was no time for everything."
+else
+  write_report "Nothing failed."
+fi
+echo "the report is $report"
