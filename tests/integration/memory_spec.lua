@@ -170,6 +170,19 @@ if devices[2] then
         .. "%(29 tensors, 58.0 MiB%)\n4000000\n67108864\n$", r.out)
     end)
 
+    it("asks once more when the driver fails once, whichever allocation that is", function()
+      for nth = 1, 4 do
+        local r = run([[
+          local held = {}
+          for i = 1, 3 do held[i] = rl.full({ 3e6 }, i, { device = "emu" }) end
+          local stats = rl.memory.stats "emu"
+          print(stats.retries, stats.refused, held[3]:to("cpu")[3000000]:item())
+        ]], { env = { RL_FAULT = "cuda:" .. nth } })
+        assert.equal(0, r.code, r.err)
+        assert.equal(("%d\t0\t3\n"):format(nth <= 3 and 1 or 0), r.out)
+      end
+    end)
+
     it("serves observers that are started after it was used", function()
       local r = run([[
         local t = rl.ones(3, { device = "emu" })
