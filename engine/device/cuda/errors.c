@@ -51,6 +51,9 @@ static rle_status fail(rle_device *dev, const char *op, const char *at, cudaErro
                  dev->index, (int)error, what, at, colon, detail);
         rle_host->fatal(text);
     }
+    if (error == cudaErrorInitializationError)
+        return rle_fail(RLE_FAILED_PRECONDITION, "%s: %s: " RLE_CUDA_FORKED, dev->name,
+                        op);
     rle_status code =
         error == cudaErrorMemoryAllocation ? RLE_RESOURCE_EXHAUSTED : RLE_INTERNAL;
     code = rle_fail(code, "%s: %s: %s (CUDA error %d)%s%s", dev->name, op, what,
