@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -68,6 +69,19 @@ static int state_closes(lua_State *L)
 {
     tear_down(L);
     return 0;
+}
+
+/* A device is beyond use and the process about to end: tell the others, so that they need
+ * not find out. Nothing of Lua or of a device is touched. What does not leave at once has
+ * a tenth of a second; the guard thread sends it meanwhile. */
+static void say_goodbye(void *self, const char *message)
+{
+    (void)message;
+    rle_lua_rpc *s = self;
+    if (!s->rpc || s->forked) return;
+    rle_rpc_stop(s->rpc);
+    for (int i = 0; i < 20 && !rle_rpc_flushed(s->rpc); i++)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
 /* ---- init ---- */
@@ -239,6 +253,7 @@ static int rpc_init(lua_State *L)
     rle_lua_check(L, status);
     rle_rpc_set_drop_handle(rpc, drop_tensor);
     s->rpc = rpc;
+    rle_device_on_fatal(say_goodbye, s);
     s->generation++;
     rle_encoder_init(&s->encoder);
     lua_pushvalue(L, listen);

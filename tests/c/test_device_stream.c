@@ -294,7 +294,7 @@ static void errors_name_the_operation(void **state)
     with("fail_event=2", dev->copy_in(dev, b.data, host, 4000), "copy to the device: ");
     with("fail_event=1", dev->copy_out(dev, host, b.data, 4000), "wait for a copy: ");
     ok(dev->ops->fill(dev, &a, 1, 1));
-    with("fail_wait=1", rle_device_synchronize(dev), "emu:0: fill: unknown error");
+    with("fail_wait=1", rle_device_synchronize(dev), "emu:0: synchronize: unknown error");
     with("fail_info=1", dev->figures(dev, &figures), "memory info: ");
     with("fail_stream=1", rle_stream_new(dev, &s), "create a stream: out of memory");
     with("fail_wait=1", rle_stream_synchronize(s), "unknown error");

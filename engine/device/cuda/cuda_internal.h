@@ -24,7 +24,7 @@ enum {
 typedef struct rle_cuda {
     int index;
     cudaStream_t stream;
-    const char *last; /* operation launched last: what an error found later happened at or
+    const char *last; /* operation given last: an error that shows later happened there or
                          before */
     size_t context_bytes;
     void *pinned; /* staging.c: RLE_CUDA_PINNED bytes */
@@ -57,11 +57,11 @@ bool rle_cuda_enter(rle_device *dev);
 
 /* RLE_OK for cudaSuccess, else the message "<device>: <op>: <what CUDA says> (CUDA error
  * n)". Out of memory is RESOURCE_EXHAUSTED, the rest INTERNAL. A sticky error does not
- * return. */
+ * return: it ends the process, naming the operation before, since it shows late. */
 rle_status rle_cuda_check(rle_device *dev, const char *op, cudaError_t error);
-/* The same where the device was only waited for: an error is of the operation given last.
- */
-rle_status rle_cuda_check_at_last(rle_device *dev, const char *op, cudaError_t error);
+/* The same for calls that are no operation of the table, as copies and waits are: they
+ * are not remembered as the operation that went before. */
+rle_status rle_cuda_check_call(rle_device *dev, const char *what, cudaError_t error);
 /* More about the last error than its code says; "" (real devices know no more). */
 const char *rle_cuda_detail(void);
 

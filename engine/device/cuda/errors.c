@@ -62,18 +62,17 @@ static rle_status fail(rle_device *dev, const char *op, const char *at, cudaErro
     return code;
 }
 
-rle_status rle_cuda_check(rle_device *dev, const char *op, cudaError_t error)
-{
-    rle_cuda *c = rle_cuda_of(dev);
-    if (error != cudaSuccess) return fail(dev, op, c->last ? c->last : op, error);
-    c->last = op;
-    return RLE_OK;
-}
-
-rle_status rle_cuda_check_at_last(rle_device *dev, const char *op, cudaError_t error)
+rle_status rle_cuda_check_call(rle_device *dev, const char *what, cudaError_t error)
 {
     rle_cuda *c = rle_cuda_of(dev);
     if (error == cudaSuccess) return RLE_OK;
-    const char *at = c->last ? c->last : op;
-    return fail(dev, at, at, error);
+    return fail(dev, what, c->last ? c->last : what, error);
+}
+
+rle_status rle_cuda_check(rle_device *dev, const char *op, cudaError_t error)
+{
+    rle_cuda *c = rle_cuda_of(dev);
+    if (error != cudaSuccess) return rle_cuda_check_call(dev, op, error);
+    c->last = op;
+    return RLE_OK;
 }

@@ -34,7 +34,8 @@ bool rle_cuda_enter(rle_device *dev)
 {
     if (current == dev->index) return true;
     cudaError_t e = cudaSetDevice(dev->index);
-    if (e != cudaSuccess) return rle_cuda_check(dev, "select the device", e) == RLE_OK;
+    if (e != cudaSuccess)
+        return rle_cuda_check_call(dev, "select the device", e) == RLE_OK;
     current = dev->index;
     return true;
 }
@@ -98,7 +99,7 @@ static void *raw_alloc(rle_device *dev, size_t size)
     if (rle_host->fault("cuda") || !rle_cuda_enter(dev)) return NULL;
     cudaError_t e = cudaMalloc(&p, size);
     if (e == cudaSuccess) return p;
-    rle_cuda_check(dev, "allocate", e);
+    rle_cuda_check_call(dev, "allocate", e);
     return NULL;
 }
 
@@ -106,14 +107,14 @@ static void raw_free(rle_device *dev, void *p, size_t size)
 {
     (void)size;
     rle_cuda_enter(dev);
-    rle_cuda_check(dev, "free", cudaFree(p));
+    rle_cuda_check_call(dev, "free", cudaFree(p));
 }
 
 static rle_status synchronize(rle_device *dev)
 {
     rle_cuda *c = rle_cuda_of(dev);
     rle_cuda_enter(dev);
-    return rle_cuda_check_at_last(dev, "synchronize", cudaStreamSynchronize(c->stream));
+    return rle_cuda_check_call(dev, "synchronize", cudaStreamSynchronize(c->stream));
 }
 
 /* What is in use before the first tensor: the driver's context and kernels, and other
@@ -123,7 +124,7 @@ static rle_status measure_context(rle_device *dev)
     unsigned long long *flag;
     size_t free_bytes, total;
     RLE_TRY(rle_cuda_flag_reset(dev, &flag)); /* all that lives as long as the device */
-    RLE_TRY(rle_cuda_check(dev, "memory info", cudaMemGetInfo(&free_bytes, &total)));
+    RLE_TRY(rle_cuda_check_call(dev, "memory info", cudaMemGetInfo(&free_bytes, &total)));
     rle_cuda_of(dev)->context_bytes = total - free_bytes - rle_cuda_scratch_held(dev);
     return RLE_OK;
 }
@@ -132,7 +133,7 @@ static rle_status figures(rle_device *dev, rle_device_figures *out)
 {
     size_t free_bytes, total;
     rle_cuda_enter(dev);
-    RLE_TRY(rle_cuda_check(dev, "memory info", cudaMemGetInfo(&free_bytes, &total)));
+    RLE_TRY(rle_cuda_check_call(dev, "memory info", cudaMemGetInfo(&free_bytes, &total)));
     memset(out, 0, sizeof *out);
     out->total = total;
     out->used = total - free_bytes;
@@ -164,9 +165,9 @@ static rle_status open_device(rle_device *dev)
     dev->impl = c;
     rle_status status = rle_cuda_enter(dev) ? RLE_OK : RLE_INTERNAL;
     if (status == RLE_OK)
-        status =
-            rle_cuda_check(dev, "create a stream",
-                           cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
+        status = rle_cuda_check_call(
+            dev, "create a stream",
+            cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     if (status == RLE_OK) status = rle_cuda_staging_open(dev);
     if (status == RLE_OK) status = measure_context(dev);
     if (status != RLE_OK) {

@@ -42,14 +42,15 @@ rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out)
         /* The old one goes first, so that both are never held; work still in the stream
          * may use it until then. */
         if (c->scratch) {
-            RLE_TRY(rle_cuda_check(dev, "synchronize", cudaStreamSynchronize(c->stream)));
+            RLE_TRY(rle_cuda_check_call(dev, "synchronize",
+                                        cudaStreamSynchronize(c->stream)));
             void *old = c->scratch;
             c->scratch = NULL;
             c->scratch_bytes = 0;
-            RLE_TRY(rle_cuda_check(dev, "free the workspace", cudaFree(old)));
+            RLE_TRY(rle_cuda_check_call(dev, "free the workspace", cudaFree(old)));
         }
         void *p = NULL;
-        RLE_TRY(rle_cuda_check(dev, "allocate a workspace", take(dev, size, &p)));
+        RLE_TRY(rle_cuda_check_call(dev, "allocate a workspace", take(dev, size, &p)));
         c->scratch = p;
         c->scratch_bytes = size;
     }
@@ -62,13 +63,14 @@ rle_status rle_cuda_flag_reset(rle_device *dev, unsigned long long **out)
     rle_cuda *c = rle_cuda_of(dev);
     rle_cuda_enter(dev);
     if (!c->flag_host)
-        RLE_TRY(rle_cuda_check(dev, "page-locked memory",
-                               cudaMallocHost((void **)&c->flag_host, WORDS)));
+        RLE_TRY(rle_cuda_check_call(dev, "page-locked memory",
+                                    cudaMallocHost((void **)&c->flag_host, WORDS)));
     if (!c->flag)
-        RLE_TRY(rle_cuda_check(dev, "allocate a workspace",
-                               cudaMalloc((void **)&c->flag, WORDS)));
-    RLE_TRY(rle_cuda_check(dev, "reset a check",
-                           cudaMemsetAsync(c->flag, 0xff, sizeof *c->flag, c->stream)));
+        RLE_TRY(rle_cuda_check_call(dev, "allocate a workspace",
+                                    cudaMalloc((void **)&c->flag, WORDS)));
+    RLE_TRY(
+        rle_cuda_check_call(dev, "reset a check",
+                            cudaMemsetAsync(c->flag, 0xff, sizeof *c->flag, c->stream)));
     *out = c->flag;
     return RLE_OK;
 }

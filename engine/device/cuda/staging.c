@@ -20,10 +20,10 @@ enum {
 rle_status rle_cuda_staging_open(rle_device *dev)
 {
     rle_cuda *c = rle_cuda_of(dev);
-    RLE_TRY(rle_cuda_check(dev, "page-locked memory",
-                           cudaMallocHost(&c->pinned, RLE_CUDA_PINNED)));
+    RLE_TRY(rle_cuda_check_call(dev, "page-locked memory",
+                                cudaMallocHost(&c->pinned, RLE_CUDA_PINNED)));
     for (int i = 0; i < RLE_CUDA_SLOTS; i++)
-        RLE_TRY(rle_cuda_check(
+        RLE_TRY(rle_cuda_check_call(
             dev, "create an event",
             cudaEventCreateWithFlags(&c->slot_read[i], cudaEventDisableTiming)));
     return RLE_OK;
@@ -44,8 +44,8 @@ static rle_status take_slot(rle_device *dev, int *slot, char **memory)
     rle_cuda *c = rle_cuda_of(dev);
     *slot = c->next_slot;
     *memory = (char *)c->pinned + (size_t)*slot * SLOT_SIZE;
-    RLE_TRY(rle_cuda_check(dev, "wait for a copy",
-                           cudaEventSynchronize(c->slot_read[*slot])));
+    RLE_TRY(rle_cuda_check_call(dev, "wait for a copy",
+                                cudaEventSynchronize(c->slot_read[*slot])));
     c->next_slot = (*slot + 1) % RLE_CUDA_SLOTS;
     return RLE_OK;
 }
@@ -57,10 +57,10 @@ rle_status rle_cuda_copy_in(rle_device *dev, void *dst, const void *host, size_t
     if (!size) return RLE_OK;
     rle_cuda_enter(dev);
     if (size > MOST_STAGED) {
-        RLE_TRY(rle_cuda_check(
+        RLE_TRY(rle_cuda_check_call(
             dev, op,
             cudaMemcpyAsync(dst, host, size, cudaMemcpyHostToDevice, c->stream)));
-        return rle_cuda_check(dev, op, cudaStreamSynchronize(c->stream));
+        return rle_cuda_check_call(dev, op, cudaStreamSynchronize(c->stream));
     }
     for (size_t at = 0; at < size; at += SLOT_SIZE) {
         size_t n = size - at < SLOT_SIZE ? size - at : SLOT_SIZE;
@@ -68,10 +68,11 @@ rle_status rle_cuda_copy_in(rle_device *dev, void *dst, const void *host, size_t
         char *memory;
         RLE_TRY(take_slot(dev, &slot, &memory));
         memcpy(memory, (const char *)host + at, n);
-        RLE_TRY(rle_cuda_check(dev, op,
-                               cudaMemcpyAsync((char *)dst + at, memory, n,
-                                               cudaMemcpyHostToDevice, c->stream)));
-        RLE_TRY(rle_cuda_check(dev, op, cudaEventRecord(c->slot_read[slot], c->stream)));
+        RLE_TRY(rle_cuda_check_call(dev, op,
+                                    cudaMemcpyAsync((char *)dst + at, memory, n,
+                                                    cudaMemcpyHostToDevice, c->stream)));
+        RLE_TRY(
+            rle_cuda_check_call(dev, op, cudaEventRecord(c->slot_read[slot], c->stream)));
     }
     return RLE_OK;
 }
@@ -85,10 +86,10 @@ rle_status rle_cuda_copy_out(rle_device *dev, void *host, const void *src, size_
     int slot;
     char *memory = NULL;
     if (size <= SLOT_SIZE) RLE_TRY(take_slot(dev, &slot, &memory));
-    RLE_TRY(rle_cuda_check(dev, op,
-                           cudaMemcpyAsync(memory ? memory : host, src, size,
-                                           cudaMemcpyDeviceToHost, c->stream)));
-    RLE_TRY(rle_cuda_check(dev, op, cudaStreamSynchronize(c->stream)));
+    RLE_TRY(rle_cuda_check_call(dev, op,
+                                cudaMemcpyAsync(memory ? memory : host, src, size,
+                                                cudaMemcpyDeviceToHost, c->stream)));
+    RLE_TRY(rle_cuda_check_call(dev, op, cudaStreamSynchronize(c->stream)));
     if (memory) memcpy(host, memory, size);
     return RLE_OK;
 }

@@ -11,8 +11,8 @@ static rle_status stream_new(rle_device *dev, void **out)
 {
     cudaStream_t s = NULL;
     rle_cuda_enter(dev);
-    RLE_TRY(rle_cuda_check(dev, "create a stream",
-                           cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking)));
+    RLE_TRY(rle_cuda_check_call(dev, "create a stream",
+                                cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking)));
     *out = s;
     return RLE_OK;
 }
@@ -20,27 +20,27 @@ static rle_status stream_new(rle_device *dev, void **out)
 static void stream_free(rle_device *dev, void *stream)
 {
     rle_cuda_enter(dev);
-    (void)rle_cuda_check(dev, "destroy a stream", cudaStreamDestroy(stream));
+    (void)rle_cuda_check_call(dev, "destroy a stream", cudaStreamDestroy(stream));
 }
 
 static rle_status stream_wait(rle_device *dev, void *stream, void *event)
 {
     rle_cuda_enter(dev);
-    return rle_cuda_check(dev, "wait for an event",
-                          cudaStreamWaitEvent(stream_of(dev, stream), event, 0));
+    return rle_cuda_check_call(dev, "wait for an event",
+                               cudaStreamWaitEvent(stream_of(dev, stream), event, 0));
 }
 
 static rle_status stream_synchronize(rle_device *dev, void *stream)
 {
     rle_cuda_enter(dev);
-    return rle_cuda_check_at_last(dev, "synchronize a stream",
-                                  cudaStreamSynchronize(stream_of(dev, stream)));
+    return rle_cuda_check_call(dev, "synchronize a stream",
+                               cudaStreamSynchronize(stream_of(dev, stream)));
 }
 
 /* cudaErrorNotReady is an answer. */
 static rle_status answer(rle_device *dev, const char *op, cudaError_t e, bool *done)
 {
-    if (e != cudaErrorNotReady) RLE_TRY(rle_cuda_check_at_last(dev, op, e));
+    if (e != cudaErrorNotReady) RLE_TRY(rle_cuda_check_call(dev, op, e));
     *done = e == cudaSuccess;
     return RLE_OK;
 }
@@ -55,7 +55,7 @@ static rle_status copy_in(rle_device *dev, void *stream, void *dst, const void *
                           size_t size)
 {
     rle_cuda_enter(dev);
-    return rle_cuda_check(
+    return rle_cuda_check_call(
         dev, "copy to the device",
         cudaMemcpyAsync(dst, host, size, cudaMemcpyHostToDevice, stream_of(dev, stream)));
 }
@@ -64,7 +64,7 @@ static rle_status copy_out(rle_device *dev, void *stream, void *host, const void
                            size_t size)
 {
     rle_cuda_enter(dev);
-    return rle_cuda_check(
+    return rle_cuda_check_call(
         dev, "copy from the device",
         cudaMemcpyAsync(host, src, size, cudaMemcpyDeviceToHost, stream_of(dev, stream)));
 }
@@ -73,8 +73,8 @@ static rle_status pinned_alloc(rle_device *dev, size_t size, void **out)
 {
     void *p = NULL;
     rle_cuda_enter(dev);
-    RLE_TRY(
-        rle_cuda_check(dev, "page-locked memory", cudaMallocHost(&p, size ? size : 1)));
+    RLE_TRY(rle_cuda_check_call(dev, "page-locked memory",
+                                cudaMallocHost(&p, size ? size : 1)));
     *out = p;
     return RLE_OK;
 }
@@ -82,14 +82,14 @@ static rle_status pinned_alloc(rle_device *dev, size_t size, void **out)
 static void pinned_free(rle_device *dev, void *p)
 {
     rle_cuda_enter(dev);
-    (void)rle_cuda_check(dev, "free page-locked memory", cudaFreeHost(p));
+    (void)rle_cuda_check_call(dev, "free page-locked memory", cudaFreeHost(p));
 }
 
 static rle_status event_new(rle_device *dev, bool timed, void **out)
 {
     cudaEvent_t e = NULL;
     rle_cuda_enter(dev);
-    RLE_TRY(rle_cuda_check(
+    RLE_TRY(rle_cuda_check_call(
         dev, "create an event",
         cudaEventCreateWithFlags(&e, timed ? cudaEventDefault : cudaEventDisableTiming)));
     *out = e;
@@ -99,20 +99,20 @@ static rle_status event_new(rle_device *dev, bool timed, void **out)
 static void event_free(rle_device *dev, void *event)
 {
     rle_cuda_enter(dev);
-    (void)rle_cuda_check(dev, "destroy an event", cudaEventDestroy(event));
+    (void)rle_cuda_check_call(dev, "destroy an event", cudaEventDestroy(event));
 }
 
 static rle_status event_record(rle_device *dev, void *event, void *stream)
 {
     rle_cuda_enter(dev);
-    return rle_cuda_check(dev, "record an event",
-                          cudaEventRecord(event, stream_of(dev, stream)));
+    return rle_cuda_check_call(dev, "record an event",
+                               cudaEventRecord(event, stream_of(dev, stream)));
 }
 
 static rle_status event_synchronize(rle_device *dev, void *event)
 {
     rle_cuda_enter(dev);
-    return rle_cuda_check_at_last(dev, "wait for an event", cudaEventSynchronize(event));
+    return rle_cuda_check_call(dev, "wait for an event", cudaEventSynchronize(event));
 }
 
 static rle_status event_query(rle_device *dev, void *event, bool *done)
@@ -131,7 +131,7 @@ static rle_status event_elapsed(rle_device *dev, void *from, void *to, double *s
         return rle_fail(RLE_FAILED_PRECONDITION, "%s: the time of an event to come",
                         dev->name);
     }
-    RLE_TRY(rle_cuda_check(dev, "time between events", e));
+    RLE_TRY(rle_cuda_check_call(dev, "time between events", e));
     *seconds = (double)ms * 1e-3;
     return RLE_OK;
 }
