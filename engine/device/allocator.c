@@ -182,10 +182,8 @@ rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out)
     taken t;
     if (size > (size_t)1 << 47) return rle_device_refuse(dev, size);
     if (!from_cache(al, size, false, &t) && !from_driver(dev, size, &t) &&
-        !let_go(dev, size, &t) && !from_driver(dev, size, &t)) {
-        al->stats.refused++;
+        !let_go(dev, size, &t) && !from_driver(dev, size, &t))
         return rle_device_refuse(dev, size);
-    }
     rle_context *c = rle_context_current();
     uint32_t r = rle_ledger_row_of(&al->ledger, rle_context_site(c), c->owner);
     al->ledger.row[r].bytes += size;
@@ -313,6 +311,11 @@ rle_status rle_device_usage(rle_device *dev, rle_memory_usage *out)
     }
     *out = u;
     return RLE_OK;
+}
+
+void rle_device_count_refusal(rle_device *dev)
+{
+    dev->allocator->stats.refused++;
 }
 
 size_t rle_device_largest_free(rle_device *dev)

@@ -231,7 +231,7 @@ typedef struct rle_memory_usage {
     size_t allocated;    /* live blocks, as asked for */
     size_t rounding;     /* what they take beyond that */
     size_t cached;       /* free for the next blocks */
-    size_t workspace;    /* libraries' workspaces, created with the device */
+    size_t workspace;    /* of libraries and kernels */
     size_t context;      /* in use when it was opened: driver, kernels, other processes */
     int64_t unaccounted; /* what came since that nobody here took */
     size_t used, total;  /* what the driver says; total 0: it says nothing */

@@ -88,6 +88,7 @@ size_t rle_segments_largest(const rle_segments *s);
 /* RESOURCE_EXHAUSTED for `size` bytes that could not be had, with everything that helps
  * in rle_device_oom_report. */
 rle_status rle_device_refuse(rle_device *dev, size_t size);
+void rle_device_count_refusal(rle_device *dev);
 /* Largest block that the cache could give at once. */
 size_t rle_device_largest_free(rle_device *dev);
 /* Rows that grew since the mark, most first; *since is the mark's name, NULL without. */

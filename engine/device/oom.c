@@ -171,6 +171,7 @@ const char *rle_device_oom_report(void)
 
 rle_status rle_device_refuse(rle_device *dev, size_t size)
 {
+    rle_device_count_refusal(dev);
     refusal r = look(dev, size);
     char line[512], wanted[32], room[32], total[32], held[32];
     size_t used = 0;

@@ -41,6 +41,7 @@ static const rle_plugin_host host = {
     .release = rle_free,
     .fault = rle_device_fault_hits,
     .make_room = rle_device_make_room,
+    .refuse = rle_device_refuse,
     .fatal = rle_device_fatal,
 };
 

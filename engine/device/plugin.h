@@ -29,6 +29,10 @@ typedef struct rle_plugin_host {
     /* The driver refused `size` bytes to the plug-in itself: let go of what can be let go
      * of, so that it may ask once more. */
     void (*make_room)(rle_device *dev, size_t size);
+    /* It was in vain: RESOURCE_EXHAUSTED, with the message and the report of a refused
+     * block.
+     */
+    rle_status (*refuse)(rle_device *dev, size_t size);
     /* The device is beyond use: says so and ends the process. Does not return. */
     void (*fatal)(const char *message);
 } rle_plugin_host;

@@ -110,8 +110,7 @@ rle_status rle_device_report_text(rle_device *dev, char **out)
     bool driver = u.total != 0;
     add_part(&t, "rounding", (int64_t)u.rounding, true, "blocks are rounded up");
     add_part(&t, "cache", (int64_t)u.cached, true, "free, reused by the next tensors");
-    add_part(&t, "workspace", (int64_t)u.workspace, driver,
-             "of libraries, made at start");
+    add_part(&t, "workspace", (int64_t)u.workspace, driver, "of libraries and kernels");
     add_part(&t, "context", (int64_t)u.context, driver,
              "in use at the start: driver, kernels, others");
     add_part(&t, "unaccounted", u.unaccounted, driver,

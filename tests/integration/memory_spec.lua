@@ -170,6 +170,27 @@ if devices[2] then
         .. "%(29 tensors, 58.0 MiB%)\n4000000\n67108864\n$", r.out)
     end)
 
+    it("gives its cache to the workspace of an operation, and refuses that as any block",
+      function()
+        local r = run([[
+          local on = { device = "emu" }
+          local x, small, held = rl.full({ 200000 }, 1, on), rl.ones(2, on), {}
+          repeat
+            local ok, t = pcall(rl.zeros, 512, 1024, on)
+            held[#held + 1] = ok and t or nil
+          until not ok
+          print(pcall(x.sort, x))
+          for _, t in ipairs(held) do t:free() end
+          print(#x:sort(), rl.memory.stats "emu".retries)
+          local report = rl.memory.report "emu"
+          print(report.workspace > 2 ^ 20, report.unaccounted)
+        ]], { env = { RLENGINE_EMU = "memory=32MiB" } })
+        assert.equal(0, r.code, r.err)
+        assert.matches("^false\tRESOURCE_EXHAUSTED: out of device memory: wanted [%d.]+ MiB, "
+          .. "[%d.]+ %a+ free of 32.0 MiB.-; most held by train.lua:5 %(12 tensors, 24.0 MiB%)\n"
+          .. "200000\t%d\ntrue\t0\n$", r.out)
+      end)
+
     it("asks once more when the driver fails once, whichever allocation that is", function()
       for nth = 1, 4 do
         local r = run([[

@@ -50,7 +50,9 @@ rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out)
             RLE_TRY(rle_cuda_check_call(dev, "free the workspace", cudaFree(old)));
         }
         void *p = NULL;
-        RLE_TRY(rle_cuda_check_call(dev, "allocate a workspace", take(dev, size, &p)));
+        cudaError_t e = take(dev, size, &p);
+        if (e == cudaErrorMemoryAllocation) return rle_host->refuse(dev, size);
+        RLE_TRY(rle_cuda_check_call(dev, "allocate a workspace", e));
         c->scratch = p;
         c->scratch_bytes = size;
     }
