@@ -219,6 +219,15 @@ rle_status rle_device_synchronize(rle_device *dev)
     return dev->synchronize ? dev->synchronize(dev) : RLE_OK;
 }
 
+rle_status rle_device_blas(rle_device *dev, const rle_blas_settings *set,
+                           rle_blas_state *out)
+{
+    if (!dev->blas)
+        return rle_fail(RLE_UNIMPLEMENTED,
+                        "%s: products of matrices have no settings there", dev->name);
+    return dev->blas(dev, set, out);
+}
+
 rle_status rle_device_emu_control(const char *settings)
 {
     const rle_plugin *plugin;

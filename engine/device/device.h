@@ -260,6 +260,22 @@ typedef struct rle_device_figures {
     size_t workspace; /* libraries' workspaces, created when it was opened */
 } rle_device_figures;
 
+/* How a device multiplies matrices. What a library computes is the same bits each time,
+ * but may differ in the last ones with the number of rows. */
+typedef struct rle_blas_settings {
+    bool batch_invariant; /* never by a library: no row's product depends on the others */
+    bool tf32;            /* f32 factors may be rounded to 10 bits behind the point */
+    size_t workspace; /* bytes on the device for the library; counted in the figures */
+    int64_t
+        threshold; /* a library gets products whose right factor has that many values */
+} rle_blas_settings;
+
+typedef struct rle_blas_state {
+    rle_blas_settings settings;
+    bool open;      /* a library is at work */
+    char text[192]; /* which, or why there is none; "" while none was needed */
+} rle_blas_state;
+
 struct rle_device {
     rle_device_type type;
     int index;
@@ -279,6 +295,10 @@ struct rle_device {
     /* NULL: the device keeps no figures of its own. */
     rle_status (*figures)(rle_device *dev, rle_device_figures *out);
     const struct rle_stream_ops *streams; /* device/stream.h; NULL: none but its own */
+    /* Change the settings of products (set may be NULL) and say how they are now (out may
+     * be NULL). NULL: there are none. */
+    rle_status (*blas)(rle_device *dev, const rle_blas_settings *set,
+                       rle_blas_state *out);
     void *impl; /* the plug-in's */
     struct rle_allocator *allocator;
 };
@@ -301,6 +321,12 @@ rle_status rle_device_describe(rle_device_type type, int index,
 /* Wait until everything given to the device is done, and return its error if one failed.
  */
 rle_status rle_device_synchronize(rle_device *dev);
+/* Settings of products of matrices: change them, when set is not NULL, and say how they
+ * are now, when out is not NULL. INVALID_ARGUMENT: a workspace below 64 KiB or no
+ * multiple of 256; UNIMPLEMENTED: the device has none, as the CPU, whose products are
+ * batch-invariant. */
+rle_status rle_device_blas(rle_device *dev, const rle_blas_settings *set,
+                           rle_blas_state *out);
 /* Settings of the emulated device, as in RLENGINE_EMU. For tests. */
 rle_status rle_device_emu_control(const char *settings);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/mem.h"
 #include "device/device_internal.h"
 
@@ -34,7 +35,13 @@ static void set_message(rle_status code, const char *message)
     rle_fail(code, "%s", message);
 }
 
+static void warn(const char *message)
+{
+    rle_log(RLE_LOG_WARN, "%s", message);
+}
+
 static const rle_plugin_host host = {
+    .warn = warn,
     .set_message = set_message,
     .message = rle_message,
     .alloc = rle_malloc,

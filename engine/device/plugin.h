@@ -33,6 +33,8 @@ typedef struct rle_plugin_host {
      * block.
      */
     rle_status (*refuse)(rle_device *dev, size_t size);
+    /* A line for the log. */
+    void (*warn)(const char *message);
     /* The device is beyond use: says so and ends the process. Does not return. */
     void (*fatal)(const char *message);
 } rle_plugin_host;

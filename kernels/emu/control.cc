@@ -53,6 +53,7 @@ static struct {
     {"stream", cudaErrorMemoryAllocation, 0, cudaSuccess},
     {"event", cudaErrorMemoryAllocation, 0, cudaSuccess},
     {"wait", cudaErrorUnknown, 0, cudaSuccess},
+    {"cublas", static_cast<cudaError_t>(13), 0, cudaSuccess}, /* a cublasStatus_t */
 };
 
 cudaError_t ordered_failure(Failing kind)
@@ -183,6 +184,9 @@ static bool set(Settings *s, const std::string &word)
     } else if (name == "guard") {
         if (!read_word(n, value, guards, &choice)) return false;
         s->guard = choice == 1;
+    } else if (name == "cublas") {
+        if (!read_word(n, value, guards, &choice)) return false;
+        s->cublas = choice == 1;
     } else if (name == "trace") {
         return open_trace(value);
     } else if (name == "reset") {
@@ -191,7 +195,7 @@ static bool set(Settings *s, const std::string &word)
         return read_failure(n, n + 5, value);
     } else {
         return complain("unknown setting \"%.40s\"; there are devices, memory, context, "
-                        "order, seed, streams, guard, trace, reset and fail_...",
+                        "order, seed, streams, guard, cublas, trace, reset and fail_...",
                         n);
     }
     return true;

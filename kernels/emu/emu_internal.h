@@ -7,6 +7,7 @@
  *   launch.cc   one launch: limits, blocks in order, shared memory
  *   block.cc    the threads of a block: fibers, barriers, warp operations, deadlock
  *   fiber.cc    stacks and the switch between them
+ *   cublas.cc   cuBLAS
  *   control.cc  settings, failures that tests order
  *
  * One thread calls into all of this. */
@@ -49,6 +50,7 @@ struct Settings {
     Order order = FORWARD;
     uint64_t random = 1; /* state of the generator */
     bool lazy = false;
+    bool cublas = true; /* there is one */
     bool guard = true; /* close device memory to the host, where that is possible */
 };
 extern Settings settings;
@@ -73,6 +75,7 @@ enum Failing {
     FAIL_STREAM,
     FAIL_EVENT,
     FAIL_WAIT,
+    FAIL_CUBLAS,
     FAIL_KINDS
 };
 
@@ -120,6 +123,8 @@ void forget_errors();
 size_t bytes_used(const Device *device);
 /* The device that `p` belongs to by its address; NULL: none. */
 Device *device_of_address(const void *p);
+/* Whether these bytes lie in one block of the device's memory. */
+bool within_block(const Device *device, const void *p, size_t size);
 
 /* ---- guard (guard.cc) ---- */
 

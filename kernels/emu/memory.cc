@@ -262,6 +262,12 @@ Device *device_of_address(const void *at)
     return nullptr;
 }
 
+bool within_block(const Device *device, const void *p, size_t size)
+{
+    Side s = side_of(p, size);
+    return s.kind == DEVICE && s.device == device && s.fits;
+}
+
 } // namespace emu
 
 using namespace emu;

@@ -148,6 +148,242 @@ static void special_values_come_through(void **state)
     }
 }
 
+/* ---- a library's products ---- */
+
+/* Room for what another order of a sum of k products of numbers up to 4 may change. */
+static double slack(rle_dtype t, int64_t k)
+{
+    return 16 * (double)(k + 1) * (double)(k + 1) * (t == RLE_F32 ? 0x1p-24 : 0x1p-53);
+}
+
+static void library_product(const sizes *s, rle_dtype t, layout how_a, layout how_b,
+                            layout how_out, bool with_bias, bool accumulate, double more)
+{
+    box a = matrix(t, s->batches, s->m, s->k, how_a);
+    box b = matrix(t, s->batches, s->k, s->n, how_b);
+    box out = matrix(t, s->batches, s->m, s->n, how_out);
+    box bias = box_new(t, 1, &s->n, (layout)below(LAYOUTS));
+    box_fill(&bias);
+    if (!accumulate) /* what is there must not be read */
+        for (int64_t i = 0; i < rle_array_numel(&out.a); i++) put(&out.a, i, NAN);
+    twin da = twin_of(&a), db = twin_of(&b), dout = twin_of(&out), dbias = twin_of(&bias);
+    with_bias = with_bias && !s->batches;
+    assert_int_equal(
+        cpu->ops->matmul(cpu, &out.a, &a.a, &b.a, with_bias ? &bias.a : NULL, accumulate),
+        RLE_OK);
+    if (dev->ops->matmul(dev, &dout.a, &da.a, &db.a, with_bias ? &dbias.a : NULL,
+                         accumulate) != RLE_OK)
+        fail_msg("%s", rle_message());
+    twin_check(&dout, 1, slack(t, s->k) + more, "a library's product");
+    twin_free(&da), twin_free(&db), twin_free(&dout), twin_free(&dbias);
+    box_free(&a), box_free(&b), box_free(&out), box_free(&bias);
+}
+
+/* The settings as they are; with `s` they become those. */
+static rle_blas_state blas(const rle_blas_settings *s)
+{
+    rle_blas_state state;
+    if (rle_device_blas(dev, s, &state) != RLE_OK) fail_msg("%s", rle_message());
+    return state;
+}
+
+static rle_blas_settings usual; /* as the device was opened */
+
+static size_t workspace(void)
+{
+    rle_device_figures figures;
+    assert_int_equal(dev->figures(dev, &figures), RLE_OK);
+    return figures.workspace;
+}
+
+/* Nothing is opened before it is needed; then there is one workspace, of the size asked
+ * for. */
+static void the_library_is_opened_when_it_is_needed(void **state)
+{
+    (void)state;
+    rle_blas_state now = blas(NULL);
+    assert_false(now.open);
+    assert_string_equal(now.text, "");
+    assert_false(usual.tf32 || usual.batch_invariant);
+    assert_true(usual.workspace >= 1 << 20 && usual.threshold == 1 << 17);
+    size_t before = workspace();
+    library_product(&(sizes){0, 3, 362, 362}, RLE_F32, DENSE, DENSE, DENSE, true, false,
+                    0);
+    assert_false(blas(NULL).open); /* 362^2 < 2^17 <= 363^2 */
+    assert_int_equal(workspace(), before);
+    library_product(&(sizes){0, 3, 363, 363}, RLE_F32, DENSE, DENSE, DENSE, true, false,
+                    0);
+    now = blas(NULL);
+    assert_true(now.open);
+    assert_non_null(strstr(now.text, "cuBLAS 1"));
+    assert_true(workspace() >= before + usual.workspace);
+    size_t open = workspace();
+    rle_blas_settings s = usual;
+    s.workspace = 1 << 16;
+    blas(&s);
+    assert_int_equal(workspace(), open - usual.workspace + (1 << 16));
+    library_product(&(sizes){0, 3, 363, 363}, RLE_F32, DENSE, DENSE, DENSE, true, false,
+                    0);
+    blas(&usual);
+    assert_int_equal(workspace(), open);
+}
+
+static void libraries_multiply_every_layout(void **state)
+{
+    (void)state;
+    rle_blas_settings s = usual;
+    s.threshold = 1;
+    blas(&s);
+    FOR_EACH_MODE(m)
+    {
+        for (int p = 0; p < PRODUCTS; p++)
+            for (rle_dtype t = RLE_F32; t <= RLE_F64; t++)
+                library_product(&products[p], t, (layout)below(LAYOUTS),
+                                (layout)below(LAYOUTS), (layout)below(BROADCAST),
+                                below(2), below(2), 0);
+        static const layout ways[] = {DENSE, PERMUTED, SPREAD};
+        for (int i = 0; i < 27; i++)
+            library_product(&(sizes){0, 5, 7, 6}, RLE_F32, ways[i % 3], ways[i / 3 % 3],
+                            ways[i / 9], i % 2, i % 4 > 1, 0);
+    }
+    blas(&usual);
+}
+
+/* The sums of the emulated library have another order than the engine's: where they agree
+ * to the last bit they were the engine's. */
+static void settings_choose_who_multiplies(void **state)
+{
+    (void)state;
+    sizes large = {0, 4, 400, 400};
+    rle_blas_settings s = usual;
+    s.batch_invariant = true;
+    blas(&s);
+    one_product(&large, RLE_F32, DENSE, PERMUTED, DENSE, true, true);
+    one_product(&large, RLE_F64, DENSE, PERMUTED, DENSE, true, true);
+    s = usual;
+    s.threshold = 400 * 400 + 1;
+    blas(&s);
+    one_product(&large, RLE_F32, DENSE, DENSE, DENSE, true, true);
+    s.threshold = 400 * 400;
+    s.tf32 = true;
+    blas(&s);
+    library_product(&large, RLE_F32, DENSE, DENSE, DENSE, false, false,
+                    400 * 16 * 0x1p-10);
+    assert_true(blas(NULL).settings.tf32);
+    /* Two factors that TF32 does not tell from 1. */
+    rle_array one = {.dtype = RLE_F32, .ndim = 2, .shape = {1, 1}, .stride = {1, 1}};
+    box x = box_new(RLE_F32, 2, one.shape, DENSE),
+        y = box_new(RLE_F32, 2, one.shape, DENSE);
+    put(&x.a, 0, 1 + 0x1p-14), put(&y.a, 0, 0);
+    twin dx = twin_of(&x), dy = twin_of(&y);
+    for (int tf32 = 0; tf32 < 2 && dev->type == RLE_DEVICE_EMU; tf32++) {
+        s.threshold = 1;
+        s.tf32 = tf32;
+        blas(&s);
+        assert_int_equal(dev->ops->matmul(dev, &dy.a, &dx.a, &dx.a, NULL, false), RLE_OK);
+        box got = box_copy(&y);
+        assert_int_equal(dev->copy_out(dev, got.mem, dy.block.data, got.bytes), RLE_OK);
+        assert_true((get(&got.a, 0) == 1) == tf32);
+        box_free(&got);
+    }
+    twin_free(&dx), twin_free(&dy), box_free(&x), box_free(&y);
+    blas(&usual);
+}
+
+static void wrong_settings_are_refused(void **state)
+{
+    (void)state;
+    rle_blas_settings bad[] = {usual, usual, usual};
+    bad[0].workspace = 4096;
+    bad[1].workspace += 8;
+    bad[2].threshold = -1;
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(rle_device_blas(dev, &bad[i], NULL), RLE_INVALID_ARGUMENT);
+    rle_blas_state now = blas(NULL);
+    assert_memory_equal(&now.settings, &usual, sizeof usual);
+    assert_int_equal(rle_device_blas(cpu, NULL, NULL), RLE_UNIMPLEMENTED);
+}
+
+static void expect_matmul(rle_status wanted, const char *word)
+{
+    box a = matrix(RLE_F32, 0, 3, 20, DENSE), b = matrix(RLE_F32, 0, 20, 20, DENSE);
+    box out = matrix(RLE_F32, 0, 3, 20, DENSE);
+    twin da = twin_of(&a), db = twin_of(&b), dout = twin_of(&out);
+    assert_int_equal(dev->ops->matmul(dev, &dout.a, &da.a, &db.a, NULL, false), wanted);
+    if (wanted != RLE_OK) {
+        if (!strstr(rle_message(), word)) fail_msg("%s", rle_message());
+        twin_check(&dout, 0, 0, "a product that failed");
+    }
+    twin_free(&da), twin_free(&db), twin_free(&dout);
+    box_free(&a), box_free(&b), box_free(&out);
+}
+
+/* Before anything has opened it. */
+static void without_the_library_own_kernels_go_on(void **state)
+{
+    (void)state;
+    usual = blas(NULL).settings;
+    if (dev->type != RLE_DEVICE_EMU) skip();
+    static const char *const trouble[] = {"cublas=off", "cublas=on fail_cublas=1:1"};
+    static const char *const reasons[] = {"libcublas.so.13 is not there",
+                                          "does not start"};
+    rle_blas_settings s = usual;
+    s.threshold = 1;
+    size_t held = workspace();
+    for (int i = 0; i < 2; i++) {
+        blas(&s); /* forgets that there was none */
+        assert_int_equal(rle_device_emu_control(trouble[i]), RLE_OK);
+        for (int again = 0; again < 2; again++) {
+            one_product(&(sizes){0, 9, 40, 50}, RLE_F32, DENSE, DENSE, DENSE, true, true);
+            rle_blas_state now = blas(NULL);
+            assert_false(now.open);
+            if (!strstr(now.text, reasons[i])) fail_msg("%s", now.text);
+            assert_int_equal(workspace(), held);
+        }
+    }
+    /* No memory for the workspace is an error, and the next time there may be some. */
+    blas(&s);
+    box a = matrix(RLE_F32, 0, 3, 20, DENSE), out = matrix(RLE_F32, 0, 3, 3, DENSE);
+    rle_array t = a.a;
+    t.shape[0] = 20, t.shape[1] = 3, t.stride[0] = 1, t.stride[1] = 20;
+    twin da = twin_of(&a), dout = twin_of(&out);
+    t.data = da.a.data;
+    assert_int_equal(rle_device_emu_control("memory=1MiB"), RLE_OK);
+    assert_int_equal(dev->ops->matmul(dev, &dout.a, &da.a, &t, NULL, false),
+                     RLE_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(rle_message(), "out of device memory"));
+    twin_check(&dout, 0, 0, "a product that failed");
+    assert_int_equal(rle_device_emu_control("memory=1GiB"), RLE_OK);
+    assert_int_equal(workspace(), held);
+    twin_free(&da), twin_free(&dout), box_free(&a), box_free(&out);
+    blas(&usual);
+}
+
+static void failures_of_the_library_are_errors(void **state)
+{
+    (void)state;
+    if (dev->type != RLE_DEVICE_EMU) skip();
+    rle_blas_settings s = usual;
+    s.threshold = 1;
+    blas(&s);
+    expect_matmul(RLE_OK, "");
+    assert_int_equal(rle_device_emu_control("fail_cublas=1"), RLE_OK);
+    expect_matmul(RLE_INTERNAL,
+                  "matmul: cuBLAS says CUBLAS_STATUS_EXECUTION_FAILED (13)");
+    expect_matmul(RLE_OK, "");
+    assert_int_equal(rle_device_emu_control("fail_cublas=1:3"), RLE_OK);
+    expect_matmul(RLE_RESOURCE_EXHAUSTED, "CUBLAS_STATUS_ALLOC_FAILED");
+    /* No memory for another workspace: the old one goes on. */
+    size_t held = workspace();
+    assert_int_equal(rle_device_emu_control("memory=64MiB"), RLE_OK);
+    s.workspace = 128 << 20;
+    assert_int_equal(rle_device_blas(dev, &s, NULL), RLE_RESOURCE_EXHAUSTED);
+    assert_int_equal(rle_device_emu_control("memory=1GiB"), RLE_OK);
+    assert_int_equal(workspace(), held);
+    expect_matmul(RLE_OK, "");
+    blas(&usual);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -155,6 +391,12 @@ int main(void)
         cmocka_unit_test(large_products_have_the_bits_of_the_cpu),
         cmocka_unit_test(a_row_does_not_depend_on_the_others),
         cmocka_unit_test(special_values_come_through),
+        cmocka_unit_test(without_the_library_own_kernels_go_on),
+        cmocka_unit_test(the_library_is_opened_when_it_is_needed),
+        cmocka_unit_test(libraries_multiply_every_layout),
+        cmocka_unit_test(settings_choose_who_multiplies),
+        cmocka_unit_test(wrong_settings_are_refused),
+        cmocka_unit_test(failures_of_the_library_are_errors),
     };
     return cmocka_run_group_tests(tests, device_setup, device_finish);
 }

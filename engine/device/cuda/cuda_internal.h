@@ -20,6 +20,16 @@ enum {
     RLE_CUDA_SLOTS = 8           /* in so many parts */
 };
 
+/* A device's side of cuBLAS: blas.c. */
+typedef struct rle_cuda_blas {
+    rle_blas_settings settings;
+    void *handle; /* cublasHandle_t; NULL until a product needs it */
+    void *workspace;
+    size_t workspace_bytes, handle_bytes; /* the second: what cuBLAS took by itself */
+    bool failed;                          /* it was needed and could not be had */
+    char text[192];                       /* which it is, or why there is none */
+} rle_cuda_blas;
+
 /* A device's side in the plug-in: rle_device.impl. */
 typedef struct rle_cuda {
     int index;
@@ -33,6 +43,7 @@ typedef struct rle_cuda {
     void *scratch; /* scratch.c */
     size_t scratch_bytes;
     unsigned long long *flag, *flag_host;
+    rle_cuda_blas blas;
 } rle_cuda;
 
 /* What a driver says (CUDA error 3) that has been used and was then copied by fork. */
@@ -102,6 +113,32 @@ rle_status rle_cuda_copy_in(rle_device *dev, void *dst, const void *host, size_t
 rle_status rle_cuda_copy_out(rle_device *dev, void *host, const void *src, size_t size);
 
 extern const rle_stream_ops rle_cuda_streams;
+
+/* Memory of the driver's for a workspace; when it has none, once more after the cache of
+ * free blocks gave way, and then RESOURCE_EXHAUSTED as for any block. */
+rle_status rle_cuda_take(rle_device *dev, const char *what, size_t size, void **out);
+
+/* ---- cuBLAS (blas.c) ---- */
+
+/* The default settings; nothing is opened. Everything goes back. */
+void rle_cuda_blas_init(rle_device *dev);
+void rle_cuda_blas_close(rle_device *dev);
+/* Device bytes: the workspace, and what the library took. */
+size_t rle_cuda_blas_held(const rle_device *dev);
+/* rle_device.blas */
+rle_status rle_cuda_blas_settings(rle_device *dev, const rle_blas_settings *set,
+                                  rle_blas_state *out);
+/* Whether products with a K x N right factor go to cuBLAS, layout allowing. */
+bool rle_cuda_blas_takes(const rle_device *dev, int64_t k, int64_t n);
+/* The product, unless the layout is none of cuBLAS's or there is no cuBLAS: then *done is
+ * false and nothing has happened. */
+rle_status rle_cuda_blas_gemm(rle_device *dev, rle_dtype t, const rle_k_gemm *g,
+                              bool *done);
+
+/* A library of CUDA's that is opened only when needed, and a symbol in it. NULL: not
+ * there. plugin.c; the emulated device has its libraries inside. */
+void *rle_cuda_library(const char *file);
+void *rle_cuda_symbol(void *library, const char *name);
 
 /* ---- slots of the table, by file ---- */
 

@@ -4,6 +4,11 @@
 rle_status rle_cuda_gemm(rle_device *dev, rle_dtype t, const rle_k_gemm *g)
 {
     rle_cuda_enter(dev);
+    if (rle_cuda_blas_takes(dev, g->k, g->n)) {
+        bool done;
+        RLE_TRY(rle_cuda_blas_gemm(dev, t, g, &done));
+        if (done) return RLE_OK;
+    }
     return rle_cuda_check(dev, "matmul", rle_k_matmul(t, g, rle_cuda_stream(dev)));
 }
 

@@ -6,11 +6,12 @@
 
 int64_t rle_cuda_dense_rows(rle_device *dev, const rle_dense *layers, int count)
 {
-    (void)dev;
     int64_t widest = layers[0].in;
     if (count > RLE_K_LAYERS) return 0;
     for (int i = 0; i < count; i++) {
         if (!rle_k_policy_knows(layers[i].function)) return 0;
+        if (rle_cuda_blas_takes(dev, layers[i].in, layers[i].out))
+            return 0; /* other bits */
         if (layers[i].out > widest) widest = layers[i].out;
     }
     return rle_k_policy_rows(widest);

@@ -28,6 +28,29 @@ const char *rle_cuda_detail(void)
 }
 #endif
 
+/* ---- libraries that are opened when needed ---- */
+
+#ifdef RLE_EMU
+void *rle_cuda_library(const char *file)
+{
+    return rle_emu_library(file);
+}
+void *rle_cuda_symbol(void *library, const char *name)
+{
+    return rle_emu_symbol(library, name);
+}
+#else
+#include <dlfcn.h>
+void *rle_cuda_library(const char *file)
+{
+    return dlopen(file, RTLD_NOW | RTLD_LOCAL);
+}
+void *rle_cuda_symbol(void *library, const char *name)
+{
+    return dlsym(library, name);
+}
+#endif
+
 static int current = -1;
 
 bool rle_cuda_enter(rle_device *dev)
@@ -138,7 +161,7 @@ static rle_status figures(rle_device *dev, rle_device_figures *out)
     out->total = total;
     out->used = total - free_bytes;
     out->context = rle_cuda_of(dev)->context_bytes;
-    out->workspace = rle_cuda_scratch_held(dev);
+    out->workspace = rle_cuda_scratch_held(dev) + rle_cuda_blas_held(dev);
     return RLE_OK;
 }
 
@@ -149,6 +172,7 @@ static void close_device(rle_device *dev)
     rle_cuda *c = dev->impl;
     if (!c) return;
     rle_cuda_enter(dev);
+    rle_cuda_blas_close(dev);
     rle_cuda_scratch_close(dev);
     if (c->stream) cudaStreamDestroy(c->stream);
     rle_cuda_staging_close(dev);
@@ -182,6 +206,8 @@ static rle_status open_device(rle_device *dev)
     dev->synchronize = synchronize;
     dev->figures = figures;
     dev->streams = &rle_cuda_streams;
+    dev->blas = rle_cuda_blas_settings;
+    rle_cuda_blas_init(dev);
     return RLE_OK;
 }
 

@@ -18,14 +18,18 @@ static size_t grown(size_t bytes)
     return (bytes + step - 1) / step * step;
 }
 
-/* The driver's memory; when it has none, after the cache of free blocks gave way. */
-static cudaError_t take(rle_device *dev, size_t size, void **out)
+rle_status rle_cuda_take(rle_device *dev, const char *what, size_t size, void **out)
 {
+    void *p = NULL;
     for (int again = 0;; again++) {
         cudaError_t e =
-            rle_host->fault("cuda") ? cudaErrorMemoryAllocation : cudaMalloc(out, size);
-        if (e != cudaErrorMemoryAllocation || again) return e;
+            rle_host->fault("cuda") ? cudaErrorMemoryAllocation : cudaMalloc(&p, size);
+        if (e != cudaErrorMemoryAllocation) {
+            if (e == cudaSuccess) *out = p;
+            return rle_cuda_check_call(dev, what, e);
+        }
         (void)cudaGetLastError();
+        if (again) return rle_host->refuse(dev, size);
         rle_host->make_room(dev, size);
     }
 }
@@ -50,9 +54,7 @@ rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out)
             RLE_TRY(rle_cuda_check_call(dev, "free the workspace", cudaFree(old)));
         }
         void *p = NULL;
-        cudaError_t e = take(dev, size, &p);
-        if (e == cudaErrorMemoryAllocation) return rle_host->refuse(dev, size);
-        RLE_TRY(rle_cuda_check_call(dev, "allocate a workspace", e));
+        RLE_TRY(rle_cuda_take(dev, "allocate a workspace", size, &p));
         c->scratch = p;
         c->scratch_bytes = size;
     }

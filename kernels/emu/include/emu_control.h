@@ -26,6 +26,11 @@ size_t rle_emu_bytes_used(int device);
  * the processor (memory protection keys). */
 bool rle_emu_guarded(void);
 
+/* Libraries of CUDA's that the emulation has inside, in the place of dlopen and dlsym:
+ * cuBLAS, unless the settings say cublas=off. */
+void *rle_emu_library(const char *file);
+void *rle_emu_symbol(void *library, const char *name);
+
 typedef struct rle_emu_stats {
     uint64_t launches, threads, switches;
 } rle_emu_stats;
