@@ -86,6 +86,12 @@ if(RLE_CUDA_TROUBLE)
   return()
 endif()
 find_library(RLE_CUDART cudart_static HINTS ${RLE_CUDA_LIBRARY_DIRS} DOC "The CUDA runtime")
+find_path(RLE_CUDA_HEADERS cublas_v2.h HINTS ${RLE_CUDA_INCLUDE_DIR} DOC "The toolkit's headers")
+if(NOT RLE_CUDA_HEADERS)
+  rle_no_cuda("cublas_v2.h was not found beside ${RLE_NVCC} (install the toolkit's cuBLAS with its \
+headers: libcublas-dev)")
+  return()
+endif()
 if(NOT RLE_CUDART)
   rle_no_cuda("libcudart_static.a was not found beside ${RLE_NVCC} (install the toolkit's \
 development files: cuda-cudart-dev)")
@@ -151,7 +157,7 @@ endforeach()
 
 add_library(rlengine_cuda MODULE ${cuda_sources} ${cuda_objects})
 set_source_files_properties(${cuda_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
-target_include_directories(rlengine_cuda SYSTEM PRIVATE ${RLE_CUDA_INCLUDE_DIR})
+target_include_directories(rlengine_cuda SYSTEM PRIVATE ${RLE_CUDA_HEADERS})
 target_link_libraries(rlengine_cuda PRIVATE rle_flags ${RLE_CUDART} rt ${CMAKE_DL_LIBS} Threads::Threads m)
 # One symbol is exported; what it needs is there, or it does not link.
 target_link_options(rlengine_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,-z,defs -Wl,--gc-sections

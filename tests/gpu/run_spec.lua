@@ -1,0 +1,103 @@
+--- The script for machines with a GPU, rehearsed on the emulated device: it must not be first run
+-- where its time is dear.
+
+local process = require "process"
+
+local program = process.program()
+local build = program:match "^(.*)/[^/]+$"
+
+describe("tests/gpu/run.sh", function()
+  local folder, report
+
+  before_each(function()
+    folder = process.folder()
+    report = folder .. "/report.md"
+  end)
+  after_each(function() process.remove(folder) end)
+
+  local function run(...)
+    return process.run { "tests/gpu/run.sh", "--no-build", "--report", report, ... }
+  end
+
+  --- Results by part.
+  local function rows()
+    local found = {}
+    for part, result in process.read(report):gmatch "\n| ([^|]+) | ([^|]*) |" do
+      found[part] = result
+    end
+    return found
+  end
+
+  --- A build whose C tests are this shell script.
+  local function stand_in(script)
+    local there = folder .. "/build"
+    process.check { "mkdir", "-p", there .. "/tests" }
+    process.check { "ln", "-s", program, there .. "/rlengine" }
+    process.check { "ln", "-s", build .. "/lib", there .. "/lib" }
+    for file in process.check({ "sh", "-c", "ls tests/c" }):gmatch "(test_device[%w_]*)%.c" do
+      local path = there .. "/tests/" .. file
+      process.write(path, "#!/bin/sh\n" .. script)
+      process.check { "chmod", "+x", path }
+    end
+    return there
+  end
+
+  it("runs a little of every part on the emulated device", function()
+    local r = run("--device", "emu", "--build", build, "--quick")
+    assert.equal(0, r.code, r.out .. r.err)
+    local found = rows()
+    assert.truthy(found["C tests of the device"]:match "^ok: %d+ passed, 0 failed")
+    assert.equal("ok", found["Operations"])
+    assert.truthy(found["Lua tests"]:match "^ok: %d+ passed, 0 failed")
+    assert.equal("ok", found["Policies from Lua"])
+    assert.truthy(found["compute-sanitizer"]:match "^not run: ")
+    local text = process.read(report)
+    assert.truthy(text:match "^# rlengine on the emulated device\n\nA rehearsal")
+    assert.truthy(text:find("\nNothing failed.\n", 1, true))
+    for _, line in ipairs { "fill of 1, queued", "[1,256] x [256,256]", "softmax", "Adam over",
+      "the engine's cache", "64-256-256-18 train 4096" } do
+      assert.truthy(text:find(line, 1, true), line)
+    end
+  end)
+
+  it("says what failed, and goes on", function()
+    local r = run("--device", "emu", "--build", stand_in "echo 1..1; echo 'not ok 1 - it'; exit 1",
+      "--only", "device-tests,sanitizer")
+    assert.equal(1, r.code, r.out .. r.err)
+    assert.truthy(rows()["C tests of the device"]:match "^FAIL: 0 passed, [1-9]%d* failed")
+    assert.truthy(rows()["compute-sanitizer"])
+    local text = process.read(report)
+    assert.truthy(text:find("**Something failed.**", 1, true))
+    assert.truthy(text:find("not ok 1 - it", 1, true))
+  end)
+
+  it("ends what takes too long, with all that it started", function()
+    local there = stand_in(("echo $$ >>%s/pids; exec sleep 1000"):format(folder))
+    local r = run("--device", "emu", "--build", there, "--only", "device-tests,lua", "--seconds", "4")
+    assert.equal(1, r.code, r.out .. r.err)
+    assert.truthy(rows()["C tests of the device"]:match "^FAIL: took longer than %d s")
+    assert.equal("not run: no time left", rows()["Lua tests"])
+    for pid in process.read(folder .. "/pids"):gmatch "%d+" do
+      assert.equal(1, process.run({ "test", "-d", "/proc/" .. pid }).code)
+    end
+  end)
+
+  it("says why it cannot begin", function()
+    local r = run("--device", "emu:99", "--build", build)
+    assert.equal(2, r.code)
+    assert.truthy(r.out:find('no device "emu:99"', 1, true), r.out)
+    assert.truthy(process.read(report):find("**There is no device.**", 1, true))
+    r = run("--device", "cuda 1")
+    assert.equal(2, r.code)
+    r = run "--unknown"
+    assert.equal(2, r.code)
+    assert.truthy(r.out:find("--device emu", 1, true))
+    if process.run({ "sh", "-c", "command -v nvidia-smi" }).code ~= 0 then
+      r = run "--device" -- no value
+      assert.equal(2, r.code)
+      r = run()
+      assert.equal(2, r.code)
+      assert.truthy(r.out:find("no NVIDIA driver", 1, true), r.out)
+    end
+  end)
+end)
