@@ -187,7 +187,7 @@ template <typename Op> struct fold_total {
     }
 };
 
-static inline int64_t fold_blocks(int64_t count)
+__host__ __device__ static inline int64_t fold_blocks(int64_t count)
 {
     return (count + FOLD_BLOCK - 1) / FOLD_BLOCK;
 }
