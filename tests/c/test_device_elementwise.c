@@ -426,6 +426,31 @@ static void offsets_beyond_31_bits(void **state)
         rle_device_free(dev, &block);
 }
 
+/* More elements than 31 bits can count: on a GPU, where that takes a moment, or wherever
+ * RLENGINE_TEST_LARGE is set (the emulation wants memory=8GiB and a minute). */
+static void positions_beyond_31_bits(void **state)
+{
+    (void)state;
+    if (dev->type != RLE_DEVICE_CUDA && !getenv("RLENGINE_TEST_LARGE")) skip();
+    enum { LAST = 4096 };
+    const int64_t n = (INT64_C(1) << 31) + 1031;
+    rle_block block;
+    unsigned char last[LAST];
+    assert_int_equal(rle_device_alloc(dev, (size_t)n + 1, &block), RLE_OK);
+    for (int shifted = 0; shifted < 2; shifted++) { /* by packs, and one by one */
+        rle_array a = {(char *)block.data + shifted, RLE_U8, 1, {n}, {1}};
+        assert_int_equal(dev->ops->fill(dev, &a, 0, 0), RLE_OK);
+        a.shape[0] -= 3;
+        assert_int_equal(dev->ops->binary_scalar(dev, RLE_BINARY_ADD, &a, &a, 0, 7, false),
+                         RLE_OK);
+        const char *from = (char *)a.data + n - LAST;
+        assert_int_equal(dev->copy_out(dev, last, from, LAST), RLE_OK);
+        for (int i = 0; i < LAST; i++) assert_int_equal(last[i], i < LAST - 3 ? 7 : 0);
+    }
+    rle_device_free(dev, &block);
+    rle_device_empty_cache(dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -433,6 +458,7 @@ int main(void)
         cmocka_unit_test(binary_kinds),       cmocka_unit_test(where_picks),
         cmocka_unit_test(fills_and_casts),    cmocka_unit_test(copies_turn_matrices),
         cmocka_unit_test(more_than_the_grid), cmocka_unit_test(offsets_beyond_31_bits),
+        cmocka_unit_test(positions_beyond_31_bits),
     };
     return cmocka_run_group_tests(tests, device_setup, device_finish);
 }
