@@ -187,6 +187,55 @@ static int device_synchronize(lua_State *L)
     return 0;
 }
 
+static bool bool_field(lua_State *L, const char *key, bool otherwise)
+{
+    lua_getfield(L, 2, key);
+    bool v = lua_isnil(L, -1) ? otherwise : lua_toboolean(L, -1);
+    lua_pop(L, 1);
+    return v;
+}
+
+static double number_field(lua_State *L, const char *key, double otherwise)
+{
+    lua_getfield(L, 2, key);
+    double v = lua_isnil(L, -1) ? otherwise : luaL_checknumber(L, -1);
+    lua_pop(L, 1);
+    if (!(v >= 0 && v <= 0x1p53))
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "matmul: %s must not be negative, got %g",
+                     key, v);
+    return v;
+}
+
+/* device.matmul(dev [, {tf32, batch_invariant, workspace, threshold}]) -> all of them as
+ * they are now, and library: which is at work, or why there is none */
+static int device_matmul(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_device *dev = rle_lua_check_device(L, 1);
+    rle_blas_state now;
+    rle_lua_check(L, rle_device_blas(dev, NULL, &now));
+    if (lua_istable(L, 2)) {
+        rle_blas_settings s = now.settings;
+        s.tf32 = bool_field(L, "tf32", s.tf32);
+        s.batch_invariant = bool_field(L, "batch_invariant", s.batch_invariant);
+        s.workspace = (size_t)number_field(L, "workspace", (double)s.workspace);
+        s.threshold = (int64_t)number_field(L, "threshold", (double)s.threshold);
+        rle_lua_check(L, rle_device_blas(dev, &s, &now));
+    }
+    lua_createtable(L, 0, 5);
+    lua_pushboolean(L, now.settings.tf32);
+    lua_setfield(L, -2, "tf32");
+    lua_pushboolean(L, now.settings.batch_invariant);
+    lua_setfield(L, -2, "batch_invariant");
+    set_number(L, "workspace", now.settings.workspace);
+    set_number(L, "threshold", (size_t)now.settings.threshold);
+    if (now.text[0]) {
+        lua_pushstring(L, now.text);
+        lua_setfield(L, -2, "library");
+    }
+    return 1;
+}
+
 static int device_tostring(lua_State *L)
 {
     box *b = to_box(L, 1);
@@ -291,11 +340,8 @@ void rle_lua_to_default(lua_State *L, int idx, int count)
 /* ---- opening ---- */
 
 static const luaL_Reg functions[] = {
-    {"get", device_get},
-    {"count", device_count},
-    {"default", device_default},
-    {"rank", device_rank},
-    {NULL, NULL},
+    {"get", device_get},   {"count", device_count},   {"default", device_default},
+    {"rank", device_rank}, {"matmul", device_matmul}, {NULL, NULL},
 };
 
 static const luaL_Reg methods[] = {

@@ -232,6 +232,25 @@ static rle_status record_chain(const plan *p, rle_tensor *x, rle_tensor **out)
     return RLE_OK;
 }
 
+/* x's shape without its last size; rows in *rows. */
+static int batch_of(const rle_tensor *x, int64_t *shape, int64_t *rows)
+{
+    int last = x->a.ndim - 1;
+    *rows = 1;
+    for (int i = 0; i < last; i++) {
+        shape[i] = x->a.shape[i];
+        *rows *= shape[i];
+    }
+    return last;
+}
+
+static bool fits(const plan *p, const rle_tensor *x)
+{
+    return x && x->a.dtype == RLE_F32 && x->a.ndim >= 1 &&
+           rle_tensor_device(x) == device_of(p) && rle_tensor_is_contiguous(x) &&
+           x->a.shape[x->a.ndim - 1] == rle_mlp_in(p->mlp);
+}
+
 /* plan_forward(plan, x) -> the chain's result, or nil where the layers must run one by one: x
  * or the weights are of another kind, or shapes are wrong. */
 static int plan_forward(lua_State *L)
@@ -239,10 +258,7 @@ static int plan_forward(lua_State *L)
     rle_context *c = rle_lua_enter(L);
     plan *p = check_plan(L, 1);
     rle_tensor *x = rle_lua_to_tensor(L, 2);
-    if (!x || x->a.dtype != RLE_F32 || x->a.ndim < 1 ||
-        rle_tensor_device(x) != device_of(p) || !rle_tensor_is_contiguous(x) ||
-        x->a.shape[x->a.ndim - 1] != rle_mlp_in(p->mlp))
-        return 0;
+    if (!fits(p, x)) return 0;
     if (c->grad_enabled && wants_graph(p, x)) {
         for (int i = 0; i < p->count; i++)
             if (!usable_layer(p, &p->layer[i])) return 0;
@@ -252,18 +268,47 @@ static int plan_forward(lua_State *L)
         return 1;
     }
     if (!refresh(p)) return 0;
-    int64_t shape[RLE_MAX_DIMS], rows = 1;
-    int last = x->a.ndim - 1;
-    for (int i = 0; i < last; i++) {
-        shape[i] = x->a.shape[i];
-        rows *= shape[i];
-    }
+    int64_t shape[RLE_MAX_DIMS], rows;
+    int last = batch_of(x, shape, &rows);
     shape[last] = rle_mlp_out(p->mlp);
     rle_tensor **out = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_tensor_new(rle_tensor_device(x), RLE_F32, x->a.ndim, shape, out));
     if (rows) rle_lua_check(L, rle_mlp_forward(p->mlp, x->a.data, rows, (*out)->a.data));
     runs++;
     return 1;
+}
+
+/* plan_act(plan, x, keys or nil, draw) -> classes drawn by the probabilities that the
+ * chain ends in, their log-probabilities; or nothing where this must go another way: as
+ * in plan_forward, where the device does not take it at once, or where a row cannot be
+ * drawn from. Records nothing. */
+static int plan_act(lua_State *L)
+{
+    rle_context *c = rle_lua_enter(L);
+    plan *p = check_plan(L, 1);
+    rle_tensor *x = rle_lua_to_tensor(L, 2), *keys = rle_lua_to_tensor(L, 3);
+    int64_t shape[RLE_MAX_DIMS], rows;
+    if (!fits(p, x) || !refresh(p)) return 0;
+    int ndim = batch_of(x, shape, &rows);
+    if (!rows || !rle_mlp_draws(p->mlp, rows)) return 0;
+    if (keys &&
+        (keys->a.dtype != RLE_I64 || rle_tensor_numel(keys) != rows ||
+         !rle_tensor_is_contiguous(keys) || rle_tensor_device(keys) != device_of(p)))
+        return 0;
+    rle_tensor **action = rle_lua_new_tensor(L), **log_prob = rle_lua_new_tensor(L);
+    rle_lua_check(L, rle_tensor_new(device_of(p), RLE_I64, ndim, shape, action));
+    rle_lua_check(L, rle_tensor_new(device_of(p), RLE_F32, ndim, shape, log_prob));
+    rle_dense_draw draw = {.action = (*action)->a.data,
+                           .log_prob = (*log_prob)->a.data,
+                           .keys = keys ? keys->a.data : NULL,
+                           .draw = (uint32_t)luaL_checknumber(L, 4),
+                           .rng = *c->rng};
+    rle_status status = rle_mlp_draw(p->mlp, x->a.data, rows, &draw);
+    if (status == RLE_INVALID_ARGUMENT) return 0;
+    rle_lua_check(L, status);
+    if (!keys) (void)rle_random_words((uint64_t)rows);
+    runs++;
+    return 2;
 }
 
 /* plan_runs() -> how often a plan was evaluated in this process */
@@ -283,6 +328,8 @@ void rle_lua_add_plans(lua_State *L)
     lua_setfield(L, -2, "plan");
     lua_pushcfunction(L, plan_forward);
     lua_setfield(L, -2, "plan_forward");
+    lua_pushcfunction(L, plan_act);
+    lua_setfield(L, -2, "plan_act");
     lua_pushcfunction(L, plan_runs);
     lua_setfield(L, -2, "plan_runs");
 }

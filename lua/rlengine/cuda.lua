@@ -6,6 +6,7 @@
 -- Tensors get there by `t:to "cuda"`, `{device = "cuda:1"}` or rl.default_device.
 
 local core = require "rlengine.core"
+local options = require "rlengine.options"
 
 local cuda = {}
 
@@ -36,6 +37,31 @@ function cuda.get_device_name(which) return device(which):properties().name end
 function cuda.get_device_capability(which)
   local major, minor = device(which):properties().compute_capability:match "(%d+)%.(%d+)"
   return tonumber(major), tonumber(minor)
+end
+
+--- How products of matrices are computed: `rl.cuda.matmul{tf32 = true}` changes what is named
+-- and gives back all as it is now. Small products are the engine's own: a row's result is the
+-- same bits alone and in any batch. Large ones are cuBLAS's, which is faster, gives the same
+-- bits each time, but may differ in the last ones with the number of rows.
+-- @param given options, all optional:
+--   tf32: large f32 products may round to TF32, ten times as fast and right to three digits
+--     (false; PyTorch: torch.backends.cuda.matmul.allow_tf32);
+--   batch_invariant: all products are the engine's own (false);
+--   threshold: K x N from which on a product [M, K] x [K, N] is large (131072);
+--   workspace: memory on the GPU for cuBLAS, in bytes or as "32MiB" (32 MiB from compute
+--     capability 9.0 on, 4 MiB below). It is taken when the first large product comes;
+--   device: which GPU, as above.
+-- @return a table of tf32, batch_invariant, threshold and workspace, and `library`: which
+-- cuBLAS is at work, or why none is; nil while none was needed
+function cuda.matmul(given)
+  given = options.check("cuda.matmul", given, {
+    tf32 = "boolean", batch_invariant = "boolean", threshold = "number",
+    workspace = "number|string", device = "any",
+  })
+  return core.device.matmul(device(given.device), {
+    tf32 = given.tf32, batch_invariant = given.batch_invariant, threshold = given.threshold,
+    workspace = given.workspace and core.memory.parse(given.workspace),
+  })
 end
 
 --- Wait for all that was given to a GPU.

@@ -26,6 +26,7 @@ local function fail(...) return options.fail("INVALID_ARGUMENT", ...) end
 
 -- Keyed samples take draws far from those of dropout masks, which count from 0.
 local SAMPLE_DRAW = 2 ^ 30
+distributions.SAMPLE_DRAW = SAMPLE_DRAW
 
 -- The shape of `sample{shape = …}` or of the table itself: dist:sample{5} draws five times.
 local function sample_options(given)

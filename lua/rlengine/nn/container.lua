@@ -1,6 +1,8 @@
 --- Modules made of modules: Sequential, ModuleList.
 
+local autograd = require "rlengine.autograd"
 local core = require "rlengine.core"
+local distributions = require "rlengine.distributions"
 local layers = require "rlengine.nn.layers"
 local module = require "rlengine.nn.module"
 local options = require "rlengine.options"
@@ -123,18 +125,48 @@ end
 
 local plan_forward = core.nn.plan_forward
 
-function Sequential:forward(x)
+local function plan_of(self)
   local plan = rawget(self, PLAN)
   if plan == nil or not holds(self, plan) then
     plan = compile(self)
     rawset(self, PLAN, plan)
   end
+  return plan
+end
+
+function Sequential:forward(x)
+  local plan = plan_of(self)
   if plan.handle and not drops(plan) then
     local y = plan_forward(plan.handle, x)
     if y ~= nil then return y end
   end
   for i = 1, #self do x = self[i](x) end
   return x
+end
+
+--- Draw an action for each row of x, without recording: the classes (i64) and their
+-- log-probabilities, as Categorical's sample and log_prob give them. A net that ends in a
+-- Softmax gives probabilities, any other logits. On a GPU a few rows take one launch: the way
+-- to collect experience where the gradient comes later, from log-probs computed anew.
+--
+--     local action, log_prob = net:act(states, {keys = keys})
+--
+-- @param x [..., inputs]
+-- @param given {keys = …}, the rows' keys, or nil
+function Sequential:act(x, given)
+  given = options.check("act", given, { keys = "userdata" })
+  return autograd.no_grad(function()
+    local plan = plan_of(self)
+    if plan.handle and not drops(plan) then
+      local action, log_prob =
+        core.nn.plan_act(plan.handle, x, given.keys, distributions.SAMPLE_DRAW)
+      if action ~= nil then return action, log_prob end
+    end
+    local softmax = module.class_of(self[#self]) == layers.Softmax
+    local m = distributions.Categorical { [softmax and "probs" or "logits"] = self(x) }
+    local action = m:sample(given)
+    return action, m:log_prob(action)
+  end)
 end
 
 return containers
