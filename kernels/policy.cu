@@ -2,46 +2,30 @@
  * a few rows, where the launches of single operations would cost more than the arithmetic.
  *
  * A block takes ROWS rows through all layers; what passes between two layers stays in its
- * shared memory. Sums have the order of gemm.cu and of the reductions, so results are those of
- * the single operations, bit for bit.
+ * shared memory. Sums have the order of gemm.cu and of fold.h, so results are those of the
+ * single operations, bit for bit.
  *
  * Weights [out, in] are read where they lie. In layers with 16 outputs and more a thread has
  * an output, and the weights come through shared memory, STEPS inputs of THREADS outputs at a
  * time: their rows lie side by side in memory, but a sum needs its own row in order. In
  * smaller layers 16 threads, one a lane, have an output. */
+#include "fold.h"
 #include "function.h"
 
 namespace {
 
-enum { THREADS = 256, STEPS = 16, PITCH = STEPS + 1, LANES = 16, BLOCK = 256 };
+enum { THREADS = 256, STEPS = 16, PITCH = STEPS + 1, LANES = FOLD_LANES };
 
-/* ---- the 16 lanes of a sum are 16 threads of a warp ---- */
-
-__device__ float added(float a, float b) { return a + b; }
-/* The first NaN stays. */
-__device__ float larger(float a, float b) { return a >= b || a != a ? a : b; }
-
-/* Lane i takes in lane i + 8, then i + 4, i + 2, i + 1; all get the result. */
-__device__ float joined(float x, float (*join)(float, float))
-{
-    for (int half = LANES / 2; half > 0; half /= 2)
-        x = join(x, __shfl_down_sync(0xffffffffu, x, half, LANES));
-    return __shfl_sync(0xffffffffu, x, 0, LANES);
-}
-
-/* Sum of get(k), k < n, in the order of the reductions: blocks of 256, each by lanes, added
- * up in double. (Of more than 256 blocks they make chunks; no row here has as many.) */
+/* Sum of get(k), k < n, by each 16 threads of a warp. */
 template <typename Get> __device__ float sum_of(int n, Get get)
 {
-    double total = 0;
-    for (int k0 = 0; k0 < n; k0 += BLOCK) {
-        float lane = 0;
-        int end = n - k0 < BLOCK ? n : k0 + BLOCK;
-        for (int k = k0 + static_cast<int>(threadIdx.x) % LANES; k < end; k += LANES)
-            lane += get(k);
-        total += static_cast<double>(joined(lane, added));
-    }
-    return static_cast<float>(total);
+    const fold_sum<float> adds;
+    fold_total<fold_sum<float>> total(adds);
+    int64_t blocks = 0;
+    for (int k0 = 0; k0 < n; k0 += FOLD_BLOCK)
+        total.add(adds, blocks++,
+                  fold_block_by_lanes(adds, fold_part(n, k0), [&](int k) { return get(k0 + k); }));
+    return static_cast<float>(total.result(adds, blocks));
 }
 
 struct layer {
@@ -110,7 +94,7 @@ template <int ROWS> __device__ void narrow(const layer &l, const float *from, fl
 #pragma unroll 4
         for (int k = lane; k < l.in; k += LANES) sum = RLE_FMAF(from[k * ROWS + r], w[k], sum);
         if (rest && lane >= rest) sum = RLE_FMAF(0.0f, 0.0f, sum); /* K filled up */
-        sum = joined(sum, added);
+        sum = fold_join(fold_sum<float>(), sum);
         if (there && lane == 0) to[n * ROWS + r] = finished(l, n, sum);
     }
 }
@@ -120,9 +104,10 @@ template <int ROWS> __device__ void softmax(bool logarithm, float *y, int n)
 {
     int lane = static_cast<int>(threadIdx.x) % LANES;
     bool writes = threadIdx.x % 32 < LANES;
-    float m = -rle_float32(0x7f800000u);
-    for (int k = lane; k < n; k += LANES) m = larger(m, y[k * ROWS]);
-    m = joined(m, larger);
+    const fold_max<float> largest;
+    float m = largest.identity();
+    for (int k = lane; k < n; k += LANES) m = largest.take(m, y[k * ROWS]);
+    m = fold_join(largest, m);
     float sum = sum_of(n, [&](int k) { return rle_expf(y[k * ROWS] - m); });
     __syncwarp();
     if (!writes) return;
