@@ -109,8 +109,7 @@ template <int ROWS> __device__ void softmax(bool logarithm, float *y, int n)
     for (int k = lane; k < n; k += LANES) m = largest.take(m, y[k * ROWS]);
     m = fold_join(largest, m);
     float sum = sum_of(n, [&](int k) { return rle_expf(y[k * ROWS] - m); });
-    __syncwarp();
-    if (!writes) return;
+    if (!writes) return; /* all have read y: they met in the fold */
     if (logarithm) {
         float log_sum = rle_logf(sum);
         for (int k = lane; k < n; k += LANES) y[k * ROWS] = y[k * ROWS] - m - log_sum;

@@ -56,15 +56,21 @@ template <typename T> T element(const Matrix &m, int batch, int64_t i, int64_t j
     return m.op == CUBLAS_OP_N ? p[i + j * m.ld] : p[j + i * m.ld];
 }
 
+/* The start of every call with a handle. */
+cublasStatus_t begin(cublasHandle_t handle)
+{
+    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    return static_cast<cublasStatus_t>(ordered_failure(FAIL_CUBLAS));
+}
+
 template <typename T>
 cublasStatus_t multiply(cublasHandle_t handle, T alpha, Matrix a, Matrix b, T beta, Matrix c,
                         int count)
 {
-    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    cublasStatus_t status = begin(handle);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
     Device *d;
     if (enter("cublasGemm", &d) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
-    int ordered = ordered_failure(FAIL_CUBLAS);
-    if (ordered) return static_cast<cublasStatus_t>(ordered);
     if (c.rows < 0 || c.cols < 0 || a.cols < 0 || count < 0 || d != handle->device ||
         !fits<T>(d, a, count) || !fits<T>(d, b, count) || !fits<T>(d, c, count))
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -115,14 +121,16 @@ extern "C" cublasStatus_t cublasGetVersion_v2(cublasHandle_t, int *version)
 
 extern "C" cublasStatus_t cublasSetStream_v2(cublasHandle_t handle, cudaStream_t stream)
 {
-    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    cublasStatus_t status = begin(handle);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
     handle->stream = stream;
     return CUBLAS_STATUS_SUCCESS;
 }
 
 extern "C" cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *workspace, size_t size)
 {
-    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    cublasStatus_t status = begin(handle);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (reinterpret_cast<uintptr_t>(workspace) % 256 ||
         !within_block(handle->device, workspace, size))
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -131,7 +139,8 @@ extern "C" cublasStatus_t cublasSetWorkspace_v2(cublasHandle_t handle, void *wor
 
 extern "C" cublasStatus_t cublasSetMathMode(cublasHandle_t handle, cublasMath_t mode)
 {
-    if (!handle) return CUBLAS_STATUS_NOT_INITIALIZED;
+    cublasStatus_t status = begin(handle);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
     if (mode != CUBLAS_DEFAULT_MATH && mode != CUBLAS_TF32_TENSOR_OP_MATH)
         return CUBLAS_STATUS_INVALID_VALUE;
     handle->math = mode;

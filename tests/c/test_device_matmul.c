@@ -221,11 +221,13 @@ static void the_library_is_opened_when_it_is_needed(void **state)
     rle_blas_settings s = usual;
     s.workspace = 1 << 16;
     blas(&s);
-    assert_int_equal(workspace(), open - usual.workspace + (1 << 16));
+    /* What a real library takes besides is not the same each time. */
+    if (dev->type == RLE_DEVICE_EMU)
+        assert_int_equal(workspace(), open - usual.workspace + (1 << 16));
     library_product(&(sizes){0, 3, 363, 363}, RLE_F32, DENSE, DENSE, DENSE, true, false,
                     0);
     blas(&usual);
-    assert_int_equal(workspace(), open);
+    if (dev->type == RLE_DEVICE_EMU) assert_int_equal(workspace(), open);
 }
 
 static void libraries_multiply_every_layout(void **state)
@@ -341,6 +343,16 @@ static void without_the_library_own_kernels_go_on(void **state)
             assert_int_equal(workspace(), held);
         }
     }
+    /* A library that starts but cannot be set up is an error each time. */
+    for (int call = 2; call <= 4; call++) {
+        char order[32];
+        snprintf(order, sizeof order, "fail_cublas=%d:14", call);
+        blas(&s);
+        assert_int_equal(rle_device_emu_control(order), RLE_OK);
+        expect_matmul(RLE_INTERNAL,
+                      "set up cuBLAS: cuBLAS says CUBLAS_STATUS_INTERNAL_ERROR");
+        assert_int_equal(workspace(), held);
+    }
     /* No memory for the workspace is an error, and the next time there may be some. */
     blas(&s);
     box a = matrix(RLE_F32, 0, 3, 20, DENSE), out = matrix(RLE_F32, 0, 3, 3, DENSE);
@@ -373,13 +385,28 @@ static void failures_of_the_library_are_errors(void **state)
     expect_matmul(RLE_OK, "");
     assert_int_equal(rle_device_emu_control("fail_cublas=1:3"), RLE_OK);
     expect_matmul(RLE_RESOURCE_EXHAUSTED, "CUBLAS_STATUS_ALLOC_FAILED");
-    /* No memory for another workspace: the old one goes on. */
+    /* No memory for another workspace: the settings stay, the next product works. */
     size_t held = workspace();
     assert_int_equal(rle_device_emu_control("memory=64MiB"), RLE_OK);
     s.workspace = 128 << 20;
     assert_int_equal(rle_device_blas(dev, &s, NULL), RLE_RESOURCE_EXHAUSTED);
     assert_int_equal(rle_device_emu_control("memory=1GiB"), RLE_OK);
+    expect_matmul(RLE_OK, "");
     assert_int_equal(workspace(), held);
+    /* Nor do settings change that the library refuses. */
+    rle_blas_settings before = blas(NULL).settings;
+    for (int call = 2; call <= 4; call++) {
+        char order[32];
+        snprintf(order, sizeof order, "fail_cublas=%d", call);
+        assert_int_equal(rle_device_emu_control(order), RLE_OK);
+        s.workspace = 1 << 20;
+        s.tf32 = true;
+        assert_int_equal(rle_device_blas(dev, &s, NULL), RLE_INTERNAL);
+        expect_matmul(RLE_OK, "");
+        assert_int_equal(workspace(), held);
+        rle_blas_state now = blas(NULL);
+        assert_memory_equal(&now.settings, &before, sizeof before);
+    }
     expect_matmul(RLE_OK, "");
     blas(&usual);
 }

@@ -119,6 +119,37 @@ static void wide_layers_go_as_far_as_they_can(void **state)
     chain_free(&c);
 }
 
+/* One launch has the bits of the engine's own products: where a library multiplies there
+ * is none. */
+static void a_library_takes_layers_one_by_one(void **state)
+{
+    (void)state;
+    rle_blas_state now;
+    assert_int_equal(rle_device_blas(dev, NULL, &now), RLE_OK);
+    rle_blas_settings s = now.settings;
+    int f[] = {RLE_UNARY_TANH, RLE_MLP_NONE};
+    chain c = chain_new(2, (int64_t[]){4, 20, 3}, f);
+    s.threshold = 80;
+    assert_int_equal(rle_device_blas(dev, &s, NULL), RLE_OK);
+    assert_int_equal(dev->ops->dense_rows(dev, c.there, 2), 0);
+    s.threshold = 81;
+    assert_int_equal(rle_device_blas(dev, &s, NULL), RLE_OK);
+    assert_int_equal(dev->ops->dense_rows(dev, c.there, 2), 256);
+    s.threshold = 1;
+    s.batch_invariant = true;
+    assert_int_equal(rle_device_blas(dev, &s, NULL), RLE_OK);
+    assert_int_equal(dev->ops->dense_rows(dev, c.there, 2), 256);
+    forward(&c, 2);
+    assert_int_equal(rle_device_blas(dev, &now.settings, NULL), RLE_OK);
+    /* More than one layer is one launch or none. */
+    box x = numbers(300, 4);
+    twin dx = twin_of(&x);
+    assert_int_equal(dev->ops->dense(dev, c.there, 2, dx.a.data, 300, dx.a.data, NULL),
+                     RLE_INVALID_ARGUMENT);
+    twin_free(&dx), box_free(&x);
+    chain_free(&c);
+}
+
 static void many_rows_go_layer_by_layer(void **state)
 {
     (void)state;
@@ -280,6 +311,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_rows_have_the_bits_of_the_cpu),
         cmocka_unit_test(wide_layers_go_as_far_as_they_can),
+        cmocka_unit_test(a_library_takes_layers_one_by_one),
         cmocka_unit_test(many_rows_go_layer_by_layer),
         cmocka_unit_test(other_functions_are_called_one_by_one),
         cmocka_unit_test(draws_are_those_of_the_operations),

@@ -161,12 +161,18 @@ void rle_cuda_blas_init(rle_device *dev)
                                       .threshold = THRESHOLD};
 }
 
-void rle_cuda_blas_close(rle_device *dev)
+/* The handle and the workspace go; the settings stay. */
+static void drop(rle_cuda_blas *b)
 {
-    rle_cuda_blas *b = &rle_cuda_of(dev)->blas;
     if (b->handle) api.cublasDestroy_v2(b->handle);
     if (b->workspace) cudaFree(b->workspace);
-    memset(b, 0, sizeof *b);
+    b->handle = b->workspace = NULL;
+    b->workspace_bytes = b->handle_bytes = 0;
+}
+
+void rle_cuda_blas_close(rle_device *dev)
+{
+    drop(&rle_cuda_of(dev)->blas);
 }
 
 size_t rle_cuda_blas_held(const rle_device *dev)
@@ -188,22 +194,16 @@ static rle_status change(rle_device *dev, const rle_blas_settings *s)
             dev->name, LEAST_WORKSPACE >> 10);
     rle_cuda_enter(dev);
     if (b->handle) {
-        void *workspace = b->workspace;
-        if (s->workspace != b->workspace_bytes)
-            RLE_TRY(take_workspace(dev, s->workspace, &workspace));
-        /* Products that were given to the stream may still use the old one. */
-        rle_status status = rle_cuda_check_call(dev, "synchronize",
-                                           cudaStreamSynchronize(rle_cuda_stream(dev)));
-        if (status == RLE_OK) status = configure(dev, b->handle, workspace, s);
-        void *unused = status == RLE_OK ? b->workspace : workspace;
-        if (workspace != b->workspace) {
-            cudaFree(unused);
-            if (status == RLE_OK) {
-                b->workspace = workspace;
-                b->workspace_bytes = s->workspace;
-            }
-        }
-        RLE_TRY(status);
+        rle_blas_settings before = b->settings;
+        /* Products that were given to the stream may still use the workspace. */
+        RLE_TRY(rle_cuda_check_call(dev, "synchronize",
+                                    cudaStreamSynchronize(rle_cuda_stream(dev))));
+        drop(b);
+        b->settings = *s;
+        bool ready;
+        rle_status status = prepare(dev, &ready);
+        if (status != RLE_OK) b->settings = before; /* the next product makes it anew */
+        return status;
     }
     b->settings = *s;
     b->failed = false; /* it may have been installed by now */
