@@ -155,12 +155,10 @@ rle_status rle_device_get(const char *name, int rank, rle_device **out)
     rle_device_type type = RLE_DEVICE_CPU;
     int index = -1, count;
     if (strcmp(name, "auto") == 0) {
-        type = rle_device_available(RLE_DEVICE_CUDA, &count) == RLE_OK ? RLE_DEVICE_CUDA
-                                                                       : RLE_DEVICE_CPU;
-        index = -1;
-    } else {
-        RLE_TRY(parse_name(name, &type, &index));
+        rle_status status = rle_device_get("cuda", rank, out);
+        return status == RLE_UNAVAILABLE ? rle_device_get("cpu", rank, out) : status;
     }
+    RLE_TRY(parse_name(name, &type, &index));
     rle_status status = rle_device_available(type, &count);
     if (status != RLE_OK)
         return rle_fail(status, "no device \"%.32s\": %s", name, rle_message());

@@ -70,12 +70,14 @@ void rle_lua_push_device(lua_State *L, struct rle_device *dev)
 static rle_status pick(int rank, rle_device **out, char *reason, size_t size)
 {
     int count;
-    if (rle_device_available(RLE_DEVICE_CUDA, &count) != RLE_OK) {
+    rle_status status = rle_device_available(RLE_DEVICE_CUDA, &count);
+    if (status == RLE_OK) status = rle_device_get("cuda", rank, out);
+    if (status == RLE_UNAVAILABLE) {
         snprintf(reason, size, "no GPU used: %s", rle_message());
         return rle_device_get("cpu", 0, out);
     }
+    RLE_TRY(status);
     rle_device_properties p;
-    RLE_TRY(rle_device_get("cuda", rank, out));
     RLE_TRY(rle_device_get_properties(*out, &p));
     snprintf(reason, size, "GPU %d of %d: %s", (*out)->index + 1, count, p.name);
     return RLE_OK;

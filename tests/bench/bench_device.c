@@ -330,6 +330,16 @@ static void reductions(void)
     }
 }
 
+/* Products by the engine's own kernels, or by a library where there is one. */
+static void choose_library(bool library)
+{
+    rle_blas_state now;
+    if (rle_device_blas(dev, NULL, &now) != RLE_OK) return; /* the device has no choice */
+    now.settings.batch_invariant = !library;
+    now.settings.threshold = library ? 0 : now.settings.threshold;
+    check(rle_device_blas(dev, &now.settings, NULL));
+}
+
 static void product(int64_t m, int64_t k, int64_t n)
 {
     rle_array a = array(RLE_F32, m, k), b = array(RLE_F32, k, n),
@@ -345,15 +355,23 @@ static void product(int64_t m, int64_t k, int64_t n)
 
 static void products(void)
 {
-    printf("products, f32\n");
     static const int64_t layers[][2] = {
         {4, 128}, {128, 2}, {64, 64}, {128, 128}, {256, 256}};
     static const int64_t batches[] = {1, 64, 256, 1024, 8192};
-    for (int i = 0; i < 5; i++)
-        for (int j = 0; j < (quick ? 1 : 5); j++)
-            product(batches[j], layers[i][0], layers[i][1]);
     static const int64_t squares[] = {512, 1024, 4096};
-    for (int i = 0; i < (quick ? 0 : 3); i++) product(squares[i], squares[i], squares[i]);
+    rle_blas_state before;
+    bool choice = rle_device_blas(dev, NULL, &before) == RLE_OK;
+    for (int library = 0; library < (choice ? 2 : 1); library++) {
+        choose_library(library);
+        printf("products, f32, by %s\n",
+               library ? "the library, through the engine" : "the engine's own kernels");
+        for (int i = library ? 4 : 0; i < 5; i++)
+            for (int j = 0; j < (quick ? 1 : 5); j++)
+                product(batches[j], layers[i][0], layers[i][1]);
+        for (int i = 0; i < (quick ? 0 : 3); i++)
+            product(squares[i], squares[i], squares[i]);
+    }
+    if (choice) check(rle_device_blas(dev, &before.settings, NULL));
 }
 
 /* ---- policies ---- */

@@ -83,14 +83,8 @@ describe("the CUDA plug-in", function()
     end
     local out = run [[
       local rl = require "rlengine"
-      local function count(folder)
-        local stat = io.open "/proc/self/stat"
-        local ls = io.popen("ls /proc/" .. stat:read "*n" .. folder)
-        local _, n = ls:read "*a":gsub("\n", "")
-        ls:close()
-        stat:close()
-        return n
-      end
+      local dirent = require "posix.dirent"
+      local function count(folder) return #dirent.dir("/proc/self" .. folder) - 2 end
       local fds, threads
       for i = 1, 20 do
         for _, name in ipairs { "cuda", "cuda:0", "cuda:7" } do
@@ -112,6 +106,17 @@ describe("the CUDA plug-in", function()
       assert.truthy(lines[i]:match 'no device "cuda.*%(CUDA error %d+%).*nvidia%-smi', lines[i])
     end
     assert.equal("true\t2", lines[4])
+  end)
+
+  it("finds a GPU that it was not built for when it is opened", function()
+    -- Both plug-ins have the code that says so; the emulated driver can be told to fail.
+    local out = run([[
+      local rl = require "rlengine"
+      local ok, why = pcall(rl.device, "emu")
+      print(ok, why.code, why.message)
+      print(rl.device "emu")]], { RLENGINE_EMU = "fail_launch=1:209" })
+    assert.truthy(out:match "^false\tUNAVAILABLE\tGPU 0 %([^,]+, compute capability %d", out)
+    assert.truthy(out:match "%-DRLE_CUDA_ARCHITECTURES=%d+, or update the driver\nemu:0\n$", out)
   end)
 
   plugin_it("says which one it does not take", function()

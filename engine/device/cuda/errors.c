@@ -26,6 +26,21 @@ static bool is_sticky(cudaError_t e)
     }
 }
 
+/* There is no code for this GPU: it is older than what was built for, or the driver is too
+ * old to compile the PTX. */
+static bool is_foreign(cudaError_t e)
+{
+    switch ((int)e) {
+    case 98:  /* invalid device function */
+    case 209: /* no kernel image */
+    case 218: /* invalid PTX */
+    case 222: /* PTX of a newer toolkit */
+        return true;
+    default:
+        return false;
+    }
+}
+
 /* What CUDA says of an error without the words that only make it a sentence: "illegal
  * memory access". */
 static const char *what_is(cudaError_t error, char *out, size_t size)
@@ -54,6 +69,17 @@ static rle_status fail(rle_device *dev, const char *op, const char *at, cudaErro
     if (error == cudaErrorInitializationError)
         return rle_fail(RLE_FAILED_PRECONDITION, "%s: %s: " RLE_CUDA_FORKED, dev->name,
                         op);
+    if (is_foreign(error)) {
+        rle_device_properties p;
+        (void)cudaGetLastError();
+        RLE_TRY(rle_cuda_properties(dev->index, &p));
+        return rle_fail(RLE_UNAVAILABLE,
+                        "GPU %d (%s, compute capability %d.%d) is none that this was built "
+                        "for (CUDA error %d: %s); build with -DRLE_CUDA_ARCHITECTURES=%d%d, or "
+                        "update the driver",
+                        dev->index, p.name, p.major, p.minor, (int)error, what, p.major,
+                        p.minor);
+    }
     rle_status code =
         error == cudaErrorMemoryAllocation ? RLE_RESOURCE_EXHAUSTED : RLE_INTERNAL;
     code = rle_fail(code, "%s: %s: %s (CUDA error %d)%s%s", dev->name, op, what,

@@ -95,7 +95,7 @@ static rle_status count_devices(int *out)
     }
 }
 
-static rle_status properties(int index, rle_device_properties *out)
+rle_status rle_cuda_properties(int index, rle_device_properties *out)
 {
     struct cudaDeviceProp p;
     cudaError_t e = cudaGetDeviceProperties(&p, index);
@@ -180,6 +180,18 @@ static void close_device(rle_device *dev)
     dev->impl = NULL;
 }
 
+/* One kernel for real: a GPU that there is no code for is found now, not in the middle.
+ */
+static rle_status try_kernel(rle_device *dev)
+{
+    unsigned long long *word;
+    RLE_TRY(rle_cuda_flag_reset(dev, &word));
+    rle_array a = {
+        .data = word, .dtype = RLE_I64, .ndim = 1, .shape = {1}, .stride = {1}};
+    RLE_TRY(rle_cuda_fill(dev, &a, 1, 1));
+    return synchronize(dev);
+}
+
 static rle_status open_device(rle_device *dev)
 {
     rle_cuda *c = rle_malloc(sizeof *c);
@@ -193,6 +205,7 @@ static rle_status open_device(rle_device *dev)
             dev, "create a stream",
             cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     if (status == RLE_OK) status = rle_cuda_staging_open(dev);
+    if (status == RLE_OK) status = try_kernel(dev);
     if (status == RLE_OK) status = measure_context(dev);
     if (status != RLE_OK) {
         close_device(dev);
@@ -216,7 +229,7 @@ static const rle_plugin plugin = {
     .size = sizeof(rle_plugin),
     .type = DEVICE_TYPE,
     .count = count_devices,
-    .properties = properties,
+    .properties = rle_cuda_properties,
     .open = open_device,
     .close = close_device,
 #ifdef RLE_EMU
