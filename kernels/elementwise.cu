@@ -260,7 +260,7 @@ __global__ void __launch_bounds__(RLE_BATCH_THREADS)
         case RLE_UNARY_SIGMOID: EACH(g * (1 - x) * x);
         case RLE_UNARY_SOFTPLUS: EACH(g * m_sigmoid(x));
         case RLE_UNARY_RELU: EACH(x <= 0 ? T(0) : g);
-        case RLE_UNARY_CLAMP: EACH((x > lo) & (x < hi) ? g : T(0));
+        case RLE_UNARY_CLAMP: EACH(((x > lo) & (x < hi)) ? g : T(0));
         default: EACH(T(0)); /* sign, floor, ceil, round, trunc */
         }
         items.store(l, y);
@@ -314,8 +314,8 @@ __device__ inline void real_binary(rle_binary_kind kind, const values<T> &u, con
     case RLE_BINARY_MUL: EACH(a * b);
     case RLE_BINARY_DIV: EACH(a / b);
     case RLE_BINARY_POW: EACH(m_pow(a, b));
-    case RLE_BINARY_MAXIMUM: EACH((a >= b) | (a != a) ? a : b);
-    case RLE_BINARY_MINIMUM: EACH((a <= b) | (a != a) ? a : b);
+    case RLE_BINARY_MAXIMUM: EACH(((a >= b) | (a != a)) ? a : b);
+    case RLE_BINARY_MINIMUM: EACH(((a <= b) | (a != a)) ? a : b);
     case RLE_BINARY_ATAN2: EACH(m_atan2(a, b));
     case RLE_BINARY_REMAINDER: EACH(remainder_of(a, b));
     case RLE_BINARY_FLOOR_DIV: EACH(floor_div_of(a, b));

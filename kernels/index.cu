@@ -111,6 +111,7 @@ __global__ void __launch_bounds__(THREADS)
     __shared__ int entry[THREADS], found[WARPS];
     int thread = static_cast<int>(threadIdx.y * blockDim.x + threadIdx.x);
     int lane = thread & 31, warp = thread >> 5;
+    int64_t mine = threadIdx.y, every = blockDim.y - 1; /* blockDim.y is a power of 2 */
     int64_t size = (s.extent + ranges - 1) / ranges;
     for (int64_t part = blockIdx.x; part < groups * ranges; part += gridDim.x) {
         int64_t group = part / ranges, low = (part - group * ranges) * size, at[3];
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(THREADS)
             }
             __syncthreads();
             for (int k = 0; k < count; k++)
-                if (here && (element[k] & (blockDim.y - 1)) == threadIdx.y)
+                if (here && (element[k] & every) == mine)
                     How::put(out + element[k] * s.out_step,
                              src[(start + entry[k]) * s.src_step]);
         }

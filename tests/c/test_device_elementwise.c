@@ -157,7 +157,7 @@ static void gradient_case(int kind, rle_dtype t, int s, layout how)
     char what[64], message[512];
     snprintf(what, sizeof what, "gradient %d", kind);
     bool libm = kind == RLE_UNARY_SIN || kind == RLE_UNARY_COS;
-    double ulps = units(t, libm) ? units(t, libm) + 1 : 0; /* a product behind it */
+    double ulps = units(t, libm) > 0 ? units(t, libm) + 1 : 0; /* a product behind it */
     box g = input(t, s, how), x = input(t, s, (layout)below(LAYOUTS)),
         y = input(t, s, (layout)below(LAYOUTS)), gin = output(t, s);
     twin dg = twin_of(&g), dx = twin_of(&x), dy = twin_of(&y), dgin = twin_of(&gin);

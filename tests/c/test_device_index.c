@@ -22,7 +22,7 @@ static const struct {
     {2, {7, 64}, 0, 257},                 /* one entry in the second tile */
     {3, {4, 5, 6}, 1, 9},                 /* a dimension in the middle */
     {3, {3, 50, 40}, 1, 64},              /* the same with long lines */
-    {2, {2100, 3}, 1, 40},                /* more lines than blocks */
+    {2, {2060, 3}, 1, 33},                /* more lines than blocks */
     {8, {2, 1, 3, 2, 4, 2, 3, 2}, 4, 6},  /* all dimensions */
     {8, {2, 2, 3, 2, 2, 2, 3, 2}, 0, 40}, /* the same with long lines */
     {2, {4, 3}, 0, 0},                    /* no entries */
