@@ -254,6 +254,47 @@ size_t rle_k_sort_scratch(rle_dtype t, const rle_k_rows *r);
 cudaError_t rle_k_sort(rle_dtype t, bool descending, const rle_k_rows *r, void *scratch,
                        cudaStream_t stream);
 
+/* ---- random.cu ---- */
+
+typedef struct rle_k_stream {
+    uint64_t seed, stream, counter;
+} rle_k_stream;
+
+/* n elements, contiguous. */
+cudaError_t rle_k_random(rle_dtype t, rle_random_kind kind, void *out, int64_t n,
+                         const rle_k_stream *at, double p0, double p1,
+                         cudaStream_t stream);
+
+/* Draw `draw` of the rows' keys, for arrays [rows, columns], contiguous. */
+typedef struct rle_k_keyed {
+    const int64_t *keys;
+    int64_t key_step, rows, columns;
+    uint64_t seed;
+    uint32_t draw;
+} rle_k_keyed;
+
+cudaError_t rle_k_random_keyed(float *out, const rle_k_keyed *k, cudaStream_t stream);
+cudaError_t rle_k_dropout(rle_dtype t, void *out, const void *in, double p,
+                          const rle_k_keyed *k, cudaStream_t stream);
+
+/* probs [rows, classes], u [rows, draws], out [rows, draws]. */
+typedef struct rle_k_shares {
+    int64_t rows, classes;
+    const void *probs;
+    int64_t row_step, class_step;
+    const float *u;
+    int64_t u_row, u_step;
+    int64_t *out;
+    int64_t out_row, out_step;
+} rle_k_shares;
+
+/* Into *bad, by atomicMin, row * (classes + 1) + class of a probability that is none, or
+ * row * (classes + 1) + classes where all are 0. */
+cudaError_t rle_k_check_shares(rle_dtype t, const rle_k_shares *s,
+                               unsigned long long *bad, cudaStream_t stream);
+cudaError_t rle_k_sample(rle_dtype t, const rle_k_shares *s, int64_t draws,
+                         cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

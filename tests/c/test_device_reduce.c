@@ -53,11 +53,11 @@ static int64_t numel_of(const shape_class *c)
     return n;
 }
 
-/* Large classes are run in some modes only: what they are there for is the way through
- * the kernels, and they take long. */
+/* Large classes are run in one mode only, random and lazy: what they are there for is the
+ * way through the kernels, and they take long. */
 static bool is_skipped(const shape_class *c, int mode)
 {
-    return dev->type == RLE_DEVICE_EMU && numel_of(c) > 20000 && mode % 3 != 2;
+    return dev->type == RLE_DEVICE_EMU && numel_of(c) > 20000 && mode != 5;
 }
 
 enum { PLAIN, SPECIAL };
@@ -123,7 +123,7 @@ static void check_reduction(const reduction *r, const shape_class *c, rle_dtype 
     char what[128];
     snprintf(what, sizeof what, "%s of %s, %s", r->name, rle_dtype_name(t), c->what);
     twin_check(&dy, 0, 0, what);
-    twin_check(&dx, 0, 0, what);
+    if (rle_array_numel(&x.a) <= 20000) twin_check(&dx, 0, 0, what);
     twin_free(&dx), twin_free(&dy), box_free(&x), box_free(&y);
 }
 
@@ -140,7 +140,7 @@ static void reductions_are_the_cpus(void **state)
                     bool large = numel_of(&classes[i]) > 20000;
                     if (large && (t > RLE_I32 || (t != RLE_F32 && k != RLE_REDUCE_SUM)))
                         continue;
-                    for (int in = 0; in < (large ? 1 : LAYOUTS); in++)
+                    for (int in = 0; in < LAYOUTS; in += large ? LAYOUTS : 1 + below(3))
                         check_reduction(&reductions[k], &classes[i], (rle_dtype)t,
                                         (layout)in, (layout)below(BROADCAST),
                                         in == DENSE && below(3) == 0 ? SPECIAL : PLAIN);
@@ -190,9 +190,9 @@ static void for_each_line(uint32_t dtypes, int64_t most, line_check *check)
             for (int t = 0; t <= RLE_BOOL; t++) {
                 if (!(dtypes >> t & 1) || (large && t != RLE_F32 && t != RLE_I64))
                     continue;
-                for (int in = 0; in < (large ? 1 : LAYOUTS); in++) {
+                for (int k = 0; k < (large ? 1 : 2); k++) {
                     c.dtype = (rle_dtype)t;
-                    c.in = (layout)in;
+                    c.in = k == 0 ? DENSE : (layout)below(LAYOUTS);
                     c.out = (layout)below(BROADCAST);
                     c.option = below(2);
                     c.how = below(2) ? SPECIAL : PLAIN;

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "common/permutation.h"
 #include "common/philox.h"
 
 #define CHUNK 1024 /* words at a time */
@@ -94,16 +95,10 @@ rle_status rle_cpu_randperm(rle_device *dev, const rle_array *out, const rle_rng
     uint32_t buf[CHUNK + 8];
     const uint32_t *w = NULL;
     for (int64_t i = 0; i < n; i++) x[i * step] = i;
-    /* Word i decides which of the n - i entries not yet placed goes to place n - 1 - i. */
     for (int64_t i = 0; i + 1 < n; i++) {
         if (i % CHUNK == 0)
             w = stream_words(rng, rng->counter + (uint64_t)i, rle_min64(n - i, CHUNK), buf);
-        int64_t last = n - 1 - i;
-        int64_t j =
-            (int64_t)((unsigned __int128)w[i % CHUNK] * (uint64_t)(last + 1) >> 32);
-        int64_t swap = x[j * step];
-        x[j * step] = x[last * step];
-        x[last * step] = swap;
+        rle_permute_step(x, step, n, i, w[i % CHUNK]);
     }
     return RLE_OK;
 }

@@ -219,6 +219,18 @@ rle_status rle_cuda_sort(rle_device *dev, const rle_array *values,
                          const rle_array *indices, const rle_array *in, int dim,
                          bool descending);
 
+/* ops_random.c */
+rle_status rle_cuda_random(rle_device *dev, rle_random_kind kind, const rle_array *out,
+                           const rle_rng *rng, double p0, double p1);
+rle_status rle_cuda_randperm(rle_device *dev, const rle_array *out, const rle_rng *rng);
+rle_status rle_cuda_random_keyed(rle_device *dev, const rle_array *out, uint64_t seed,
+                                 const rle_array *keys, uint32_t draw);
+rle_status rle_cuda_dropout(rle_device *dev, const rle_array *out, const rle_array *in,
+                            double p, uint64_t seed, const rle_array *keys,
+                            uint32_t draw);
+rle_status rle_cuda_multinomial(rle_device *dev, const rle_array *out,
+                                const rle_array *probs, const rle_array *u);
+
 /* The table with every slot. */
 extern const rle_device_ops rle_cuda_ops;
 

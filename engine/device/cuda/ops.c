@@ -27,4 +27,9 @@ const rle_device_ops rle_cuda_ops = {
     .softmax_backward = rle_cuda_softmax_backward,
     .cumsum = rle_cuda_cumsum,
     .sort = rle_cuda_sort,
+    .random = rle_cuda_random,
+    .randperm = rle_cuda_randperm,
+    .random_keyed = rle_cuda_random_keyed,
+    .dropout = rle_cuda_dropout,
+    .multinomial = rle_cuda_multinomial,
 };
