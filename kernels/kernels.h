@@ -295,6 +295,21 @@ cudaError_t rle_k_check_shares(rle_dtype t, const rle_k_shares *s,
 cudaError_t rle_k_sample(rle_dtype t, const rle_k_shares *s, int64_t draws,
                          cudaStream_t stream);
 
+/* ---- returns.cu ---- */
+
+typedef struct rle_k_columns {
+    void *data;           /* NULL: none is given */
+    int64_t step, column; /* strides in time and between columns */
+} rle_k_columns;
+
+typedef struct rle_k_returns {
+    int64_t steps, columns;
+    double gamma, decay; /* decay: gamma * lambda */
+    rle_k_columns out, rewards, values, dones, last;
+} rle_k_returns;
+
+cudaError_t rle_k_gae(rle_dtype t, const rle_k_returns *r, cudaStream_t stream);
+
 #ifdef __cplusplus
 }
 #endif

@@ -143,6 +143,19 @@ typedef struct rle_device_ops {
     rle_status (*multinomial)(rle_device *dev, const rle_array *out,
                               const rle_array *probs, const rle_array *u);
 
+    /* Generalized advantage estimation (Schulman et al., "High-dimensional continuous
+     * control using generalized advantage estimation", 2016, eq. 11-16), backwards
+     * through time: delta[t] = r[t] + gamma * v[t+1] - v[t],  A[t] = delta[t] + gamma *
+     * lambda * A[t+1] out, rewards, values [T, N], f32 or f64 of one dtype; v[T] is last
+     * [1, N], A[T] is 0. dones [T, N] (bool): the episode ended with step t, so nothing
+     * of step t+1 enters step t: both terms with t+1 are left out. NULL: values and last
+     * are 0, dones false. Without values and with lambda 1 these are discounted returns:
+     * R[t] = r[t] + gamma * R[t+1], R[T] = last. Sums in double, rounded for each
+     * element. */
+    rle_status (*gae)(rle_device *dev, const rle_array *out, const rle_array *rewards,
+                      const rle_array *values, const rle_array *dones,
+                      const rle_array *last, double gamma, double lambda);
+
     /* Row of the first entry that is not finite, or negative with `nonnegative`: -1 if none.
      * in [rows, cols]. */
     rle_status (*find_bad_row)(rle_device *dev, const rle_array *in, bool nonnegative,

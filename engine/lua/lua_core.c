@@ -145,6 +145,7 @@ __attribute__((visibility("default"))) int luaopen_rlengine_core(lua_State *L)
     open_into(L, "autograd", rle_lua_open_autograd);
     open_into(L, "nn", rle_lua_open_nn);
     open_into(L, "optim", rle_lua_open_optim);
+    open_into(L, "rewards", rle_lua_open_rewards);
     open_into(L, "env", rle_lua_open_env);
     open_into(L, "rpc", rle_lua_open_rpc);
     open_into(L, "io", rle_lua_open_io);

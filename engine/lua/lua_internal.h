@@ -108,6 +108,7 @@ void rle_lua_open_tensor(lua_State *L);
 void rle_lua_open_nn(lua_State *L);
 void rle_lua_open_autograd(lua_State *L);
 void rle_lua_open_optim(lua_State *L);
+void rle_lua_open_rewards(lua_State *L);
 void rle_lua_open_env(lua_State *L);
 void rle_lua_open_rpc(lua_State *L);
 void rle_lua_open_io(lua_State *L);

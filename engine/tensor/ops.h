@@ -94,6 +94,15 @@ rle_status rle_op_index_add(rle_tensor *into, int dim, rle_tensor *index, rle_te
 /* classes 0: one more than the largest index. i64 result. */
 rle_status rle_op_one_hot(rle_tensor *index, int64_t classes, rle_tensor **out);
 
+/* ---- time (ops_returns.c): no history ---- */
+
+/* Generalized advantages of rewards [T] or [T, N], f32 or f64, as device.h has them.
+ * values: as rewards; NULL gives, with lambda 1, discounted returns. dones: bool, as
+ * rewards, or NULL. last: what comes after the last step, a value a column ([N]; [] or
+ * [1] for [T]), or NULL. gamma and lambda in 0..1. */
+rle_status rle_op_gae(rle_tensor *rewards, rle_tensor *values, rle_tensor *dones,
+                      rle_tensor *last, double gamma, double lambda, rle_tensor **out);
+
 /* ---- random (ops_random.c): from the current context's stream ---- */
 
 /* Seed the process's stream and start it from the beginning. */

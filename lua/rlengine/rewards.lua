@@ -8,8 +8,13 @@
 --   rewards:clear()
 --
 -- A return adds up what follows it in its own episode, never in the next one or another
--- observer's. The functions below the object work on plain lists and can be used alone.
+-- observer's. The functions above the object can be used alone, on plain lists, and those of
+-- returns on tensors too, where they run on the tensors' device:
+--
+--   rl.rewards.discounted(r, { gamma = .99, dones = d, last = v })    -- r, d: [T] or [T, N]
+--   local advantages, returns = rl.rewards.gae{ rewards = r, values = v, dones = d, last = l }
 
+local core = require "rlengine.core"
 local options = require "rlengine.options"
 
 local rewards = {}
@@ -17,15 +22,49 @@ local rewards = {}
 --- The smallest step of a float32 at 1, added to a deviation before dividing by it.
 rewards.eps = 2 ^ -23
 
---- Returns of one episode: G[t] = r[t] + gamma * G[t + 1].
-function rewards.discounted(episode, gamma)
-  gamma = gamma or 0.99
-  local returns, following = {}, 0
+--- Returns: G[t] = r[t] + gamma * G[t + 1], of a list, or of a tensor of [T] or of [T, N] along
+-- T. Then gamma, or options: gamma (0.99); dones, a list or bool tensor of the same shape, true
+-- where an episode ended with that step, so that nothing after it counts; last (0), what follows
+-- the last step, where that has not ended an episode: the value of what was seen there, one for
+-- each column, or a number. The result of tensors has no history.
+--
+-- An episode that was only cut off, by a limit of steps, is done as well; what it would still
+-- have brought belongs into its last reward: add gamma times the value of what was seen last.
+function rewards.discounted(episode, given)
+  if type(given) == "number" then given = { gamma = given } end
+  given = options.check("rl.rewards.discounted", given,
+    { gamma = "number", dones = "any", last = "any" })
+  local gamma = given.gamma or 0.99
+  if core.tensor.is_tensor(episode) then
+    return core.rewards.gae(episode, nil, given.dones, given.last, gamma, 1)
+  end
+  local returns, following = {}, given.last or 0
   for t = #episode, 1, -1 do
+    if given.dones and given.dones[t] then following = 0 end
     following = episode[t] + gamma * following
     returns[t] = following
   end
   return returns
+end
+
+--- Generalized advantages (Schulman et al., 2016) of tensors of [T] or [T, N] along T:
+--   delta[t] = r[t] + gamma * v[t + 1] - v[t],   A[t] = delta[t] + gamma * lambda * A[t + 1].
+-- Options: rewards; values, of what was seen before each step; dones, last, gamma (0.99) as in
+-- discounted, where also stands what to do about episodes that were cut off; lambda (0.95).
+-- Returns the advantages and advantages + values, which the values should have been; neither has
+-- a history.
+function rewards.gae(given)
+  given = options.check("rl.rewards.gae", given, { rewards = "any", values = "any", dones = "any",
+    last = "any", gamma = "number", lambda = "number" })
+  for _, name in ipairs { "rewards", "values" } do
+    if not core.tensor.is_tensor(given[name]) then
+      options.fail("INVALID_ARGUMENT", 'rl.rewards.gae: option "%s" must be a tensor, got %s', name,
+        type(given[name]))
+    end
+  end
+  local advantages = core.rewards.gae(given.rewards, given.values, given.dones, given.last,
+    given.gamma or 0.99, given.lambda or 0.95)
+  return advantages, advantages + given.values:detach()
 end
 
 -- Call f(list, index, value) for every number in lists that may lie in lists.

@@ -37,6 +37,7 @@ static const rle_device_ops cpu_ops = {
     .random_keyed = rle_cpu_random_keyed,
     .dropout = rle_cpu_dropout,
     .multinomial = rle_cpu_multinomial,
+    .gae = rle_cpu_gae,
     .find_bad_row = rle_cpu_find_bad_row,
     .log_share = rle_cpu_log_share,
     .log_share_backward = rle_cpu_log_share_backward,

@@ -200,6 +200,9 @@ rle_status rle_cpu_dropout(rle_device *dev, const rle_array *out, const rle_arra
                            double p, uint64_t seed, const rle_array *keys, uint32_t draw);
 rle_status rle_cpu_multinomial(rle_device *dev, const rle_array *out,
                                const rle_array *probs, const rle_array *u);
+rle_status rle_cpu_gae(rle_device *dev, const rle_array *out, const rle_array *rewards,
+                       const rle_array *values, const rle_array *dones,
+                       const rle_array *last, double gamma, double lambda);
 rle_status rle_cpu_find_bad_row(rle_device *dev, const rle_array *in, bool nonnegative,
                                 int64_t *row);
 rle_status rle_cpu_log_share(rle_device *dev, const rle_array *out, const rle_array *kept,

@@ -231,6 +231,11 @@ rle_status rle_cuda_dropout(rle_device *dev, const rle_array *out, const rle_arr
 rle_status rle_cuda_multinomial(rle_device *dev, const rle_array *out,
                                 const rle_array *probs, const rle_array *u);
 
+/* ops_returns.c */
+rle_status rle_cuda_gae(rle_device *dev, const rle_array *out, const rle_array *rewards,
+                        const rle_array *values, const rle_array *dones,
+                        const rle_array *last, double gamma, double lambda);
+
 /* The table with every slot. */
 extern const rle_device_ops rle_cuda_ops;
 

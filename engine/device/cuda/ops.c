@@ -32,4 +32,5 @@ const rle_device_ops rle_cuda_ops = {
     .random_keyed = rle_cuda_random_keyed,
     .dropout = rle_cuda_dropout,
     .multinomial = rle_cuda_multinomial,
+    .gae = rle_cuda_gae,
 };

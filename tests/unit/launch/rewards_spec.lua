@@ -93,4 +93,102 @@ describe("rl.rewards", function()
       err.message)
     assert.same({ {}, {} }, store:returns())
   end)
+
+  -- r, v: [5, 2]; the first column ends an episode with its second step, the second with its
+  -- fourth. What is expected was computed by PyTorch in float64.
+  local r = { { 1, -2 }, { .5, 3 }, { 0, 1.5 }, { 2, -1 }, { 1, .25 } }
+  local v = { { .3, -.1 }, { .7, .2 }, { -.4, 1.1 }, { .6, 0 }, { .9, -.8 } }
+  local done = { { false, false }, { true, false }, { false, false }, { false, true },
+    { false, false } }
+  local last = { .25, -.5 }
+
+  local function near(expected, t, tolerance)
+    local actual = t:totable()
+    for step, row in ipairs(expected) do close(row, actual[step], tolerance) end
+  end
+
+  it("discounts tensors, column by column", function()
+    local expected = { { 1.485, 1.408677 }, { .5, 3.5141 }, { 3.10906825, .53 },
+      { 3.205225, -1 }, { 1.2425, -.235 } }
+    for _, dtype in ipairs { "f32", "f64" } do
+      local returns = rewards.discounted(rl.tensor(r, { dtype = dtype }), { gamma = .97,
+        dones = rl.tensor(done), last = rl.tensor(last, { dtype = dtype }) })
+      assert.equal(dtype, returns.dtype)
+      near(expected, returns, dtype == "f32" and 1e-6 or 1e-14)
+    end
+    -- A column alone, a number for what comes last, defaults, and lists with the same options.
+    local column, ends = {}, {}
+    for t = 1, 5 do column[t], ends[t] = r[t][2], done[t][2] end
+    local options = { gamma = .97, dones = ends, last = -.5 }
+    local want = rewards.discounted(column, options)
+    close({ 1.408677, 3.5141, .53, -1, -.235 }, want, 1e-14)
+    options.dones = rl.tensor(ends)
+    close(want, rewards.discounted(rl.tensor(column, { dtype = "f64" }), options):totable(), 1e-14)
+    close({ 2.9701, 1.99, 1 }, rewards.discounted(rl.ones(3, { dtype = "f64" })):totable())
+    close({ 3, 2, 1 }, rewards.discounted(rl.ones(3), 1):totable())
+    -- Any strides.
+    local turned = rl.tensor(r, { dtype = "f64" }):t():contiguous():t()
+    near(expected, rewards.discounted(turned, { gamma = .97, dones = rl.tensor(done),
+      last = rl.tensor(last, { dtype = "f64" }) }), 1e-14)
+  end)
+
+  it("estimates generalized advantages", function()
+    local f64 = { dtype = "f64" }
+    local values = rl.tensor(v, f64):requires_grad_()
+    local given = { rewards = rl.tensor(r, f64), values = values, dones = rl.tensor(done),
+      last = rl.tensor(last, f64), gamma = .97, lambda = .9 }
+    local advantages, returns = rewards.gae(given)
+    local expected = { { 1.2044, 1.309403983 }, { -.2, 3.454071 }, { 3.2273581825, -.473 },
+      { 2.5720025, -1 }, { .3425, .565 } }
+    near(expected, advantages, 1e-14)
+    assert.is_false(advantages.requires_grad)
+    assert.is_false(returns.requires_grad)
+    near((advantages + rl.tensor(v, f64)):totable(), returns, 0)
+    -- lambda 1 is returns minus values; lambda 0 one step's error.
+    given.lambda = 1
+    near((rewards.discounted(given.rewards, { gamma = .97, dones = given.dones,
+      last = given.last }) - values:detach()):totable(), (rewards.gae(given)), 1e-13)
+    given.lambda, given.dones, given.last = 0, nil, nil
+    advantages = rewards.gae(given):totable()
+    assert.is_true(math.abs(advantages[1][1] - (1 + .97 * .7 - .3)) < 1e-14)
+    assert.is_true(math.abs(advantages[5][1] - (1 - .9)) < 1e-14)
+  end)
+
+  it("is on the device of the rewards, the same bits", function()
+    local ok, emu = pcall(rl.device, "emu")
+    if not ok then return end
+    local function all(device)
+      local function at(x) return rl.tensor(x, { device = device }) end
+      local a, b = rewards.gae { rewards = at(r), values = at(v), dones = at(done),
+        last = at(last) }
+      assert.equal(tostring(device), tostring(a.device))
+      return { a:totable(), b:totable(), rewards.discounted(at(r), .9):totable() }
+    end
+    assert.same(all(rl.device "cpu"), all(emu))
+  end)
+
+  it("says what is wrong with tensors", function()
+    local function refuses(message, f, ...)
+      local ok, err = pcall(f, ...)
+      assert.is_false(ok)
+      assert.equal("INVALID_ARGUMENT", err.code)
+      assert.equal(message, err.message)
+    end
+    local x = rl.tensor(r)
+    refuses("discounted: rewards must be floats of shape [T] or [T, N], got i64[2]",
+      rewards.discounted, rl.tensor({ 1, 2 }, { dtype = "i64" }))
+    refuses("discounted: gamma must be in 0..1, got 1.5", rewards.discounted, x, 1.5)
+    refuses("discounted: dones must be bool and have the shape of rewards, f32[5,2]; got f32[5,2]",
+      rewards.discounted, x, { dones = x })
+    refuses("discounted: last must have one value for each column of rewards, f32[5,2], in its " ..
+      "dtype; got f32[3]", rewards.discounted, x, { last = rl.zeros(3) })
+    refuses('rl.rewards.discounted: unknown option "done"; did you mean "dones"?',
+      rewards.discounted, x, { done = x })
+    refuses("gae: values must be f32 and have the shape of rewards, f32[5,2]; got f32[5]",
+      rewards.gae, { rewards = x, values = rl.zeros(5) })
+    refuses('rl.rewards.gae: option "values" must be a tensor, got nil', rewards.gae,
+      { rewards = x })
+    refuses("gae: lambda must be in 0..1, got -1", rewards.gae,
+      { rewards = x, values = x, lambda = -1 })
+  end)
 end)
