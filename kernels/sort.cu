@@ -129,7 +129,12 @@ __global__ void tiles(rle_k_rows r, bool descending, int64_t first, int64_t rows
                         items[b] = x;
                     }
                 }
-                __syncthreads();
+                /* Up to a stride of 32 the 64 items of a warp are its own. */
+                int next = stride > 1 ? stride / 2 : size < part ? size : TILE;
+                if (stride <= 32 && next <= 32)
+                    __syncwarp();
+                else
+                    __syncthreads();
             }
         }
         for (int s = threadIdx.x; s < TILE; s += blockDim.x) {

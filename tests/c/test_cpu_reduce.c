@@ -156,6 +156,79 @@ static void a_row_alone_sums_as_in_a_batch(void **state)
     }
 }
 
+/* The order that kernels/fold.h states, for f32, in plain C. */
+static double ordered_sum(const float *x, int64_t n, int64_t step)
+{
+    double chunks = 0, blocks = 0;
+    for (int64_t b = 0; b < n; b += 256) {
+        float lane[16] = {0};
+        for (int64_t k = b; k < n && k < b + 256; k++) lane[k % 16] += x[k * step];
+        for (int half = 8; half > 0; half /= 2)
+            for (int l = 0; l < half; l++) lane[l] += lane[l + half];
+        if (b % 65536 == 0) {
+            chunks += blocks;
+            blocks = 0;
+        }
+        blocks += (double)lane[0];
+    }
+    return chunks + blocks;
+}
+
+/* Sums longer than a chunk along a run, side by side and in softmax; running sums, which
+ * are in order within blocks. */
+static void long_sums_have_the_stated_order(void **state)
+{
+    (void)state;
+    const rle_device_ops *ops = rle_cpu_ops();
+    int64_t n = 3 * 65536 + 700, wide = 5;
+    int64_t shape[2] = {n, wide}, out_shape[2] = {1, wide};
+    box x = box_new(RLE_F32, 2, shape, DENSE), sums = box_new(RLE_F32, 2, shape, DENSE);
+    box_fill(&x);
+    const float *in = x.a.data;
+    for (FOR_EACH_ISA(isa)) {
+        box out = box_new(RLE_F32, 2, out_shape, DENSE);
+        assert_int_equal(ops->reduce(NULL, RLE_REDUCE_SUM, &out.a, &x.a, 1), RLE_OK);
+        for (int c = 0; c < wide; c++)
+            assert_true(((float *)out.a.data)[c] == (float)ordered_sum(in + c, n, wide));
+        float one, want, *y = malloc((size_t)n * sizeof *y);
+        rle_array line = {x.a.data, RLE_F32, 1, {n}, {1}},
+                  to = {&one, RLE_F32, 1, {1}, {1}};
+        assert_int_equal(ops->reduce(NULL, RLE_REDUCE_SUM, &to, &line, 1), RLE_OK);
+        assert_true(one == (float)ordered_sum(in, n, 1));
+        /* The gradient of log_softmax where y is 0 is gout less the sum of gout. */
+        float *zero = calloc((size_t)n, sizeof *zero);
+        rle_array gin = line, out_y = line;
+        gin.data = y;
+        out_y.data = zero;
+        assert_int_equal(ops->softmax_backward(NULL, true, &gin, &line, &out_y, 0),
+                         RLE_OK);
+        want = in[7] - (float)ordered_sum(in, n, 1);
+        assert_true(y[7] == want);
+        free(y);
+        free(zero);
+        box_free(&out);
+    }
+    assert_int_equal(ops->cumsum(NULL, &sums.a, &x.a, 0, false), RLE_OK);
+    for (int c = 0; c < wide; c++) {
+        double chunks = 0, blocks = 0, sum = 0;
+        for (int64_t k = 0; k < n; k++) {
+            if (k > 0 && k % 256 == 0) {
+                blocks += sum;
+                sum = 0;
+            }
+            if (k > 0 && k % 65536 == 0) {
+                chunks += blocks;
+                blocks = 0;
+            }
+            sum += (double)in[k * wide + c];
+            assert_true(((float *)sums.a.data)[k * wide + c] ==
+                        (float)(chunks + blocks + sum));
+        }
+    }
+    box_free(&x);
+    box_free(&sums);
+}
+
 static void infinities_and_nan_reduce_as_in_pytorch(void **state)
 {
     (void)state;
@@ -401,6 +474,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reductions_match_plain_c),
         cmocka_unit_test(a_row_alone_sums_as_in_a_batch),
+        cmocka_unit_test(long_sums_have_the_stated_order),
         cmocka_unit_test(infinities_and_nan_reduce_as_in_pytorch),
         cmocka_unit_test(softmax_matches_plain_c),
         cmocka_unit_test(extremes_and_running_sums_match_plain_c),

@@ -190,14 +190,12 @@ static void for_each_line(uint32_t dtypes, int64_t most, line_check *check)
             for (int t = 0; t <= RLE_BOOL; t++) {
                 if (!(dtypes >> t & 1) || (large && t != RLE_F32 && t != RLE_I64))
                     continue;
-                for (int k = 0; k < (large ? 1 : 2); k++) {
-                    c.dtype = (rle_dtype)t;
-                    c.in = k == 0 ? DENSE : (layout)below(LAYOUTS);
-                    c.out = (layout)below(BROADCAST);
-                    c.option = below(2);
-                    c.how = below(2) ? SPECIAL : PLAIN;
-                    check(&c);
-                }
+                c.dtype = (rle_dtype)t;
+                c.in = large || below(3) == 0 ? DENSE : (layout)below(LAYOUTS);
+                c.out = (layout)below(BROADCAST);
+                c.option = below(2);
+                c.how = below(2) ? SPECIAL : PLAIN;
+                check(&c);
             }
         }
     }
