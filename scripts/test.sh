@@ -122,6 +122,10 @@ if build release build ${CI:+-DRLE_CUDA_ARCHITECTURES=90}; then
   suites_of build ""
   suite "lint" 60 build/rlengine tests/lint/lint.lua
   suite "lint/self-test" 60 build/rlengine tests/lint/lint.lua --self-test
+  suite "emu/coverage" 300 build/rlengine tests/emu/coverage.lua --tap
+  # Other barriers with every commit.
+  suite "emu/barriers" 300 build/rlengine tests/emu/mutate_barriers.lua --sample 3 \
+    --seed "$(git rev-list --count HEAD 2>/dev/null || echo 1)"
   suite "gpu/budget" 60 build/rlengine tests/gpu/check_budget.lua
   suite "lint/luacheck" 60 bash tests/lint/luacheck.sh
   for script in tests/golden/compare_*.py; do
@@ -133,12 +137,12 @@ fi
 
 # The instrumented build is clang's where it is installed, so that its warnings count too.
 if [ "$fast" -eq 0 ]; then
-  compiler=gcc
+  compiler=gcc cxx=g++
   if echo 'int main(void){return 0;}' | clang -fsanitize=address,undefined -x c - \
     -o "$results/probe" 2>/dev/null && "$results/probe"; then
-    compiler=clang
+    compiler=clang cxx=clang++ # of one kind: a process has one sanitizer's runtime
   fi
-  if build asan build-asan -DCMAKE_C_COMPILER=$compiler; then
+  if build asan build-asan -DCMAKE_C_COMPILER=$compiler -DCMAKE_CXX_COMPILER=$cxx; then
     begin "tests under AddressSanitizer and UndefinedBehaviorSanitizer ($compiler)"
     before=$(wc -l <"$results/counts")
     export UBSAN_OPTIONS=print_stacktrace=1

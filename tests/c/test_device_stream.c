@@ -248,6 +248,20 @@ static void each_device_has_its_own(void **state)
     rle_device_empty_cache(other);
 }
 
+static void a_device_says_what_it_is(void **state)
+{
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        rle_device_properties p;
+        ok(rle_device_get_properties(both()[d], &p));
+        assert_true(p.name[0] && p.multiprocessors >= 1 && p.memory > 0);
+        if (both()[d] == cpu) continue;
+        assert_true(p.major >= 5 && p.minor >= 0);
+        assert_true(p.shared_memory >= 48 << 10);
+        assert_true(p.driver >= 12000 && p.runtime >= 12000);
+    }
+}
+
 /* ---- errors ---- */
 
 #define assert_fails(call, says)                                                         \
@@ -392,6 +406,7 @@ int main(void)
         cmocka_unit_test(devices_are_not_mixed),
         cmocka_unit_test(a_block_in_use_is_not_given_away),
         cmocka_unit_test(each_device_has_its_own),
+        cmocka_unit_test(a_device_says_what_it_is),
         cmocka_unit_test(errors_name_the_operation),
         cmocka_unit_test(a_device_that_does_not_open_leaves_nothing),
         cmocka_unit_test(an_ordered_refusal_is_survived),

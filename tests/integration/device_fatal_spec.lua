@@ -25,6 +25,8 @@ local function lines_of(text)
   return lines
 end
 
+-- The first launch is made when the device is opened; the second is ordered to fail.
+
 --- The calls into the driver that a trace names after the last launch.
 local function calls_after_launch(path)
   local calls, launched = {}, false
@@ -53,7 +55,7 @@ describe("a device beyond use", function()
   for streams in pairs(calls) do
     it("ends the process and says where, with " .. streams .. " streams", function()
       local folder = process.folder()
-      local r = with_settings("fail_launch=1:700 streams=" .. streams .. " trace=" ..
+      local r = with_settings("fail_launch=2:700 streams=" .. streams .. " trace=" ..
         folder .. "/trace", function()
         return process.run { process.program(), "-e", [[
           local rl = require "rlengine"
@@ -72,7 +74,7 @@ describe("a device beyond use", function()
 
   it("is told to the other workers before the end", function()
     local group = workers.group()
-    local w = with_settings("fail_launch=1:719 trace=" .. group.folder .. "/trace", function()
+    local w = with_settings("fail_launch=2:719 trace=" .. group.folder .. "/trace", function()
       return group:start("trainer", [[
         local device = rl.device "emu"
         rpc.register("ready", function() return true end)

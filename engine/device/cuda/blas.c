@@ -195,7 +195,8 @@ static rle_status change(rle_device *dev, const rle_blas_settings *s)
     rle_cuda_enter(dev);
     if (b->handle) {
         rle_blas_settings before = b->settings;
-        /* Products that were given to the stream may still use the workspace. */
+        /* Products that were given to the stream may still use the workspace.
+         * (not seen emulated: cudaFree waits too) */
         RLE_TRY(rle_cuda_check_call(dev, "synchronize",
                                     cudaStreamSynchronize(rle_cuda_stream(dev))));
         drop(b);

@@ -46,6 +46,7 @@ rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out)
         /* The old one goes first, so that both are never held; work still in the stream
          * may use it until then. */
         if (c->scratch) {
+            /* not seen emulated: cudaFree waits too */
             RLE_TRY(rle_cuda_check_call(dev, "synchronize",
                                         cudaStreamSynchronize(c->stream)));
             void *old = c->scratch;
