@@ -181,10 +181,12 @@ typedef struct rle_k_policy {
         int in, out, function;      /* RLE_DENSE_... or one that rle_k_policy_knows */
         const float *weight, *bias; /* [out, in]; [out] or NULL */
     } layer[RLE_K_LAYERS];
-    /* With `action`: a class of each row by its probabilities y, and the class's
-     * log-probability. Uniform numbers by keys[rows] and draw, or, where that is NULL, of
-     * the stream from `position` on. A row that nothing can be drawn from goes to *bad.
+    /* With `action`: a class of each row by its probabilities y, or with `logits` by the
+     * softmax of y, and the class's log-probability. Uniform numbers by keys[rows] and
+     * draw, or, where that is NULL, of the stream from `position` on. A row that nothing
+     * can be drawn from goes to *bad.
      */
+    bool logits;
     int64_t *action;
     float *log_prob;
     const int64_t *keys;

@@ -99,15 +99,22 @@ template <int ROWS> __device__ void narrow(const layer &l, const float *from, fl
     }
 }
 
+/* The largest of y[k * ROWS], k < n, by each 16 threads of a warp. NaN is larger than all. */
+template <int ROWS> __device__ float largest_of(const float *y, int n)
+{
+    const fold_max<float> largest;
+    float m = largest.identity();
+    for (int k = static_cast<int>(threadIdx.x) % LANES; k < n; k += LANES)
+        m = largest.take(m, y[k * ROWS]);
+    return fold_join(largest, m);
+}
+
 /* In place, one row, by a warp whose two halves do the same; y[k] at y[k * ROWS]. */
 template <int ROWS> __device__ void softmax(bool logarithm, float *y, int n)
 {
     int lane = static_cast<int>(threadIdx.x) % LANES;
     bool writes = threadIdx.x % 32 < LANES;
-    const fold_max<float> largest;
-    float m = largest.identity();
-    for (int k = lane; k < n; k += LANES) m = largest.take(m, y[k * ROWS]);
-    m = fold_join(largest, m);
+    float m = largest_of<ROWS>(y, n);
     float sum = sum_of(n, [&](int k) { return rle_expf(y[k * ROWS] - m); });
     if (!writes) return; /* all have read y: they met in the fold */
     if (logarithm) {
@@ -119,11 +126,11 @@ template <int ROWS> __device__ void softmax(bool logarithm, float *y, int n)
     }
 }
 
-/* The class of probabilities p[k * ROWS], k < n, that u falls on: as the multinomial
- * operation. -1: nothing can be drawn. */
-template <int ROWS> __device__ int64_t drawn(const float *p, int n, float u)
+/* The class of probabilities p[k * ROWS], k < n, that u falls on, and their sum: as the
+ * multinomial operation. -1: nothing can be drawn. */
+template <int ROWS> __device__ int64_t drawn(const float *p, int n, float u, double &total)
 {
-    double total = 0;
+    total = 0;
     for (int k = 0; k < n; k++) {
         double x = static_cast<double>(p[k * ROWS]);
         if (!(x >= 0) || x - x != 0) return -1;
@@ -155,23 +162,34 @@ __device__ float uniform(const rle_k_policy &p, int64_t row)
     return rle_uniform_f32(w);
 }
 
-/* Class and log-probability of one row, by a warp. */
+/* Class and log-probability of one row, by a warp: p are its probabilities, y what the last
+ * layer gave, which may be the same. */
 template <int ROWS>
-__device__ void sample(const rle_k_policy &p, int64_t row, const float *y, int n)
+__device__ void sample(const rle_k_policy &c, int64_t row, const float *p, const float *y, int n)
 {
-    float total = sum_of(n, [&](int k) { return y[k * ROWS]; });
-    if (threadIdx.x % 32 || row >= p.rows) return;
-    int64_t action = drawn<ROWS>(y, n, uniform(p, row));
+    float log_total = 0;
+    if (c.logits) { /* logsumexp, which subtracts no infinity */
+        float m = largest_of<ROWS>(y, n), shift = m - m == 0 ? m : 0.0f;
+        float sum = sum_of(n, [&](int k) { return rle_expf(y[k * ROWS] - shift); });
+        log_total = shift + rle_logf(sum);
+    }
+    if (threadIdx.x % 32 || row >= c.rows) return;
+    double total;
+    int64_t action = drawn<ROWS>(p, n, uniform(c, row), total);
     if (action < 0) {
-        atomicMin(p.bad, static_cast<unsigned long long>(row));
+        atomicMin(c.bad, static_cast<unsigned long long>(row));
+        return;
+    }
+    c.action[row] = action;
+    if (c.logits) {
+        c.log_prob[row] = y[action * ROWS] - log_total;
         return;
     }
     const float low = 0x1p-23f, high = 1 - 0x1p-23f;
-    float share = y[action * ROWS] / total;
+    float share = p[action * ROWS] / static_cast<float>(total);
     share = share < low ? low : share;
     share = share > high ? high : share;
-    p.action[row] = action;
-    p.log_prob[row] = rle_logf(share);
+    c.log_prob[row] = rle_logf(share);
 }
 
 template <int ROWS> __global__ void __launch_bounds__(THREADS) policy(rle_k_policy p)
@@ -204,7 +222,16 @@ template <int ROWS> __global__ void __launch_bounds__(THREADS) policy(rle_k_poli
     for (int r = 0; r < ROWS && p.y; r++)
         for (int k = t; k < n && row0 + r < p.rows; k += THREADS)
             p.y[(row0 + r) * n + k] = from[k * ROWS + r];
-    if (p.action && t / 32 < ROWS) sample<ROWS>(p, row0 + t / 32, from + t / 32, n);
+    if (!p.action) return;
+    const float *probs = from;
+    if (p.logits) {
+        for (int k = t; k < n * ROWS; k += THREADS) to[k] = from[k];
+        __syncthreads();
+        if (t / 32 < ROWS) softmax<ROWS>(false, to + t / 32, n);
+        __syncthreads();
+        probs = to;
+    }
+    if (t / 32 < ROWS) sample<ROWS>(p, row0 + t / 32, probs + t / 32, from + t / 32, n);
 }
 
 size_t shared_bytes(int64_t widest, int rows)

@@ -31,12 +31,14 @@ typedef struct rle_dense {
     int function;        /* an rle_unary_kind without parameters, or RLE_DENSE_... */
 } rle_dense;
 
-/* Classes drawn by a chain of layers that ends in a softmax, [rows] each. Uniform numbers
- * by row keys (i64[rows]), or the stream's words from rng.counter on when keys is NULL.
+/* Classes drawn by a chain of layers, [rows] each: by its results as probabilities where
+ * it ends in a softmax, else as logits. Uniform numbers by row keys (i64[rows]), or the
+ * stream's words from rng.counter on when keys is NULL.
  */
 typedef struct rle_dense_draw {
     int64_t *action;
-    float *log_prob; /* of the action: log(p / sum of p), p/sum kept 2^-23 from 0 and 1 */
+    float *log_prob; /* of the action: log(p / sum of p), p/sum kept 2^-23 from 0 and 1;
+                        or logit - logsumexp of the logits */
     const int64_t *keys;
     uint32_t draw;
     rle_rng rng; /* with keys only the seed counts */

@@ -278,10 +278,10 @@ static int plan_forward(lua_State *L)
     return 1;
 }
 
-/* plan_act(plan, x, keys or nil, draw) -> classes drawn by the probabilities that the
- * chain ends in, their log-probabilities; or nothing where this must go another way: as
- * in plan_forward, where the device does not take it at once, or where a row cannot be
- * drawn from. Records nothing. */
+/* plan_act(plan, x, keys or nil, draw) -> classes drawn by the chain's results, as
+ * probabilities or logits, and their log-probabilities; or nothing where this must go
+ * another way: as in plan_forward, where the device does not take it at once, or where a
+ * row cannot be drawn from. Records nothing. */
 static int plan_act(lua_State *L)
 {
     rle_context *c = rle_lua_enter(L);

@@ -155,8 +155,7 @@ rle_status rle_mlp_forward(const rle_mlp *mlp, const float *x, int64_t rows, flo
 bool rle_mlp_draws(const rle_mlp *mlp, int64_t rows)
 {
     rle_device *dev = mlp->dev;
-    return mlp->layer[mlp->count - 1].function == RLE_MLP_SOFTMAX &&
-           dev->ops->dense_rows &&
+    return dev->ops->dense_rows &&
            rows <= dev->ops->dense_rows(dev, mlp->layer, mlp->count);
 }
 

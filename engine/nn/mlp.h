@@ -42,11 +42,11 @@ void rle_mlp_pack(rle_mlp *mlp);
  * the plan's device. On the CPU it cannot fail. */
 rle_status rle_mlp_forward(const rle_mlp *mlp, const float *x, int64_t rows, float *y);
 
-/* Whether rle_mlp_draw can be asked for so many rows now: the plan ends in a softmax over
- * its outputs, and its device takes it in one launch. */
+/* Whether rle_mlp_draw can be asked for so many rows now: the device takes the plan in
+ * one launch. */
 bool rle_mlp_draws(const rle_mlp *mlp, int64_t rows);
-/* A class for each row by the probabilities of the softmax, in the same launch; see
- * rle_dense_draw. INVALID_ARGUMENT names a row that nothing can be drawn from. */
+/* A class for each row by the plan's results, in the same launch; see rle_dense_draw.
+ * INVALID_ARGUMENT names a row that nothing can be drawn from. */
 rle_status rle_mlp_draw(const rle_mlp *mlp, const float *x, int64_t rows,
                         const rle_dense_draw *draw);
 

@@ -190,9 +190,10 @@ static void other_functions_are_called_one_by_one(void **state)
 
 /* ---- draws ---- */
 
-/* What the single operations draw from probabilities y [rows, n], on the CPU. */
-static void draw_by_operations(rle_array *y, const rle_dense_draw *d, int64_t *action,
-                               float *log_prob)
+/* What the single operations draw from y [rows, n], probabilities or logits, on the CPU.
+ */
+static void draw_by_operations(rle_array *y, bool logits, const rle_dense_draw *d,
+                               int64_t *action, float *log_prob)
 {
     int64_t rows = y->shape[0];
     float *u = malloc((size_t)rows * 4), *total = malloc((size_t)rows * 4);
@@ -207,13 +208,21 @@ static void draw_by_operations(rle_array *y, const rle_dense_draw *d, int64_t *a
     else
         assert_int_equal(cpu->ops->random(cpu, RLE_RANDOM_UNIFORM, &ua, &d->rng, 0, 1),
                          RLE_OK);
-    assert_int_equal(cpu->ops->multinomial(cpu, &aa, y, &ua), RLE_OK);
-    assert_int_equal(cpu->ops->gather(cpu, &la, y, 1, &aa), RLE_OK);
-    assert_int_equal(cpu->ops->reduce(cpu, RLE_REDUCE_SUM, &ta, y, 2), RLE_OK);
-    assert_int_equal(cpu->ops->binary(cpu, RLE_BINARY_DIV, &la, &la, &ta), RLE_OK);
-    assert_int_equal(
-        cpu->ops->unary(cpu, RLE_UNARY_CLAMP, &la, &la, 0x1p-23, 1 - 0x1p-23), RLE_OK);
-    assert_int_equal(cpu->ops->unary(cpu, RLE_UNARY_LOG, &la, &la, 0, 0), RLE_OK);
+    box p = numbers(rows, y->shape[1]);
+    if (logits) assert_int_equal(cpu->ops->softmax(cpu, false, &p.a, y, 1), RLE_OK);
+    assert_int_equal(cpu->ops->multinomial(cpu, &aa, logits ? &p.a : y, &ua), RLE_OK);
+    box_free(&p);
+    if (logits) {
+        assert_int_equal(cpu->ops->gather(cpu, &la, y, 1, &aa), RLE_OK);
+        assert_int_equal(cpu->ops->reduce(cpu, RLE_REDUCE_LOGSUMEXP, &ta, y, 2), RLE_OK);
+        assert_int_equal(cpu->ops->binary(cpu, RLE_BINARY_SUB, &la, &la, &ta), RLE_OK);
+    } else {
+        box kept = numbers(3, rows);
+        rle_array out = {log_prob, RLE_F32, 1, {rows}, {1}};
+        rle_array index = {action, RLE_I64, 1, {rows}, {1}};
+        assert_int_equal(cpu->ops->log_share(cpu, &out, &kept.a, y, &index), RLE_OK);
+        box_free(&kept);
+    }
     free(u), free(total);
 }
 
@@ -231,7 +240,9 @@ static void draws_are_those_of_the_operations(void **state)
     {
         for (int o = 0; o < 6; o++) {
             int64_t n = rows[(o + m) % 3], widths[] = {4, o % 2 ? 64 : 9, outputs[o]};
-            int f[] = {RLE_UNARY_RELU, RLE_MLP_SOFTMAX};
+            static const int ends[] = {RLE_MLP_SOFTMAX, RLE_MLP_NONE,
+                                       RLE_MLP_LOG_SOFTMAX};
+            int f[] = {RLE_UNARY_RELU, ends[(o + m / 2) % 3]};
             chain c = chain_new(2, widths, f);
             box x = numbers(n, 4), y = numbers(n, outputs[o]), keys = classes(RLE_I64, n);
             box action = classes(RLE_I64, n), log_prob = classes(RLE_F32, n);
@@ -250,7 +261,8 @@ static void draws_are_those_of_the_operations(void **state)
                 .keys = keyed ? keys.a.data : NULL,
                 .draw = 3,
                 .rng = {.seed = 77, .stream = 5, .counter = 4 * (uint64_t)o}};
-            draw_by_operations(&y.a, &d, action.a.data, log_prob.a.data);
+            draw_by_operations(&y.a, f[1] != RLE_MLP_SOFTMAX, &d, action.a.data,
+                               log_prob.a.data);
             d.action = da.a.data;
             d.log_prob = dl.a.data;
             d.keys = keyed ? dkeys.a.data : NULL;
@@ -272,7 +284,7 @@ static void a_row_without_classes_is_named(void **state)
     (void)state;
     FOR_EACH_MODE(m)
     {
-        int f[] = {RLE_MLP_SOFTMAX};
+        int f[] = {m % 2 ? RLE_MLP_SOFTMAX : RLE_MLP_NONE};
         chain c = chain_new(1, (int64_t[]){2, 3}, f);
         box x = numbers(9, 2), action = classes(RLE_I64, 9),
             log_prob = classes(RLE_F32, 9);

@@ -33,6 +33,7 @@ static rle_status all_layers(rle_device *dev, const rle_dense *layers, int count
         if (l->out > p.widest) p.widest = (int)l->out;
     }
     if (draw) {
+        p.logits = layers[count - 1].function != RLE_DENSE_SOFTMAX;
         p.action = draw->action;
         p.log_prob = draw->log_prob;
         p.keys = draw->keys;

@@ -5,6 +5,9 @@ local rl = require "rlengine"
 local nn = rl.nn
 
 local devices = { rl.default_device().name }
+if rl.device_count "emu" > 0 and rl.default_device().type == "cpu" then
+  devices[2] = "emu"
+end
 
 for _, name in ipairs(devices) do
   describe("Sequential:act on " .. name, function()
