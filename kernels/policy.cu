@@ -167,15 +167,16 @@ __device__ float uniform(const rle_k_policy &p, int64_t row)
 template <int ROWS>
 __device__ void sample(const rle_k_policy &c, int64_t row, const float *p, const float *y, int n)
 {
+    bool draws = threadIdx.x % 32 == 0 && row < c.rows;
+    double total = 0;
+    int64_t action = draws ? drawn<ROWS>(p, n, uniform(c, row), total) : 0;
     float log_total = 0;
     if (c.logits) { /* logsumexp, which subtracts no infinity */
         float m = largest_of<ROWS>(y, n), shift = m - m == 0 ? m : 0.0f;
         float sum = sum_of(n, [&](int k) { return rle_expf(y[k * ROWS] - shift); });
         log_total = shift + rle_logf(sum);
     }
-    if (threadIdx.x % 32 || row >= c.rows) return;
-    double total;
-    int64_t action = drawn<ROWS>(p, n, uniform(c, row), total);
+    if (!draws) return;
     if (action < 0) {
         atomicMin(c.bad, static_cast<unsigned long long>(row));
         return;
