@@ -115,11 +115,27 @@ suites_of() {
   [ "$found" -eq 1 ] || fail "no spec was found"
 }
 
+# Specs again with the emulated device as the default one, here and in every process that
+# they start: all units, every operation, and what moves tensors between processes and files.
+emulated_suites() {
+  local file
+  if [ ! -f build/lib/rlengine/rlengine_emu.so ]; then
+    fail "the emulated device was not built"
+    return
+  fi
+  for file in tests/integration/{experiment,rpc_calls,rpc_workers,env,safetensors}_spec.lua \
+    tests/ops/*_spec.lua tests/unit/*/*_spec.lua; do
+    suite "emu/${file#tests/}" 300 env RLENGINE_TEST_DEVICE=emu \
+      build/rlengine tests/support/run_busted.lua -o TAP "$file"
+  done
+}
+
 # CI compiles the kernels for one generation of GPUs: that takes a third of the time.
 if build release build ${CI:+-DRLE_CUDA_ARCHITECTURES=90}; then
   begin "tests"
   before=$(wc -l <"$results/counts")
   suites_of build ""
+  emulated_suites
   suite "lint" 60 build/rlengine tests/lint/lint.lua
   suite "lint/self-test" 60 build/rlengine tests/lint/lint.lua --self-test
   suite "emu/coverage" 300 build/rlengine tests/emu/coverage.lua --tap

@@ -167,7 +167,7 @@ describe("the default device", function()
   end
 
   it("is where tensors are made when no device is named", function()
-    for _, name in ipairs { "cpu" } do
+    for _, name in ipairs { "cpu", emulated > 0 and "emu" or nil } do
       local dev = rl.default_device(name)
       assert.is_true(dev == rl.device(name))
       assert.is_true(rl.default_device() == dev)
