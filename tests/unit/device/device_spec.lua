@@ -215,6 +215,57 @@ describe("the default device", function()
   end)
 end)
 
+describe("several devices", function()
+  if emulated == 0 then
+    pending "was not built"
+    return
+  end
+
+  -- The output of a script in a process that has three of them.
+  local function with_three(script, device)
+    local folder = process.folder()
+    process.write(folder .. "/script.lua", 'local rl = require "rlengine"\n' .. script)
+    local r = process.run({ process.program(), folder .. "/script.lua" },
+      { env = { RLENGINE_EMU = "devices=3", RLENGINE_DEVICE = device or false } })
+    process.remove(folder)
+    assert.equal(0, r.code, r.err)
+    return r.out
+  end
+
+  it("are told apart, and ranks go around", function()
+    assert.equal("3 emu:0 emu:1 emu:2 emu:0 emu:2", with_three [[
+      io.write((rl.device_count "emu"))
+      for rank = 0, 3 do io.write(" ", tostring(rl.device("emu", rank))) end
+      io.write(" ", tostring(rl.device("emu:2", 1)))]])
+  end)
+
+  it("hold their own tensors, which go from one to the other", function()
+    assert.equal("emu:1 emu:2 true true", with_three [[
+      local a = rl.tensor({ 1, 2, 3 }, { device = "emu:1" })
+      local before = rl.memory.allocated "emu:2"
+      local b = a:to "emu:2"
+      io.write(tostring(a.device), " ", tostring(b.device), " ",
+        tostring(b:cpu():equal(a:cpu()) and rl.memory.allocated "emu:2" - before == 12), " ",
+        tostring(not pcall(rl.add, a, b)))]])
+  end)
+
+  it("are shared out among the trainers that rl.launch starts", function()
+    local out = with_three([[
+      rl.launch {
+        trainers = 2, observers_per_trainer = 1,
+        trainer = function(ctx)
+          print(ctx.rank, rl.zeros(1).device, rl.device("emu", ctx.rank))
+        end,
+        observer = function(ctx) print(ctx.name, rl.zeros(1).device) end,
+      }]], "emu")
+    local lines = {}
+    for line in out:gmatch "[^\n]+" do lines[#lines + 1] = line:gsub("%s+", " "):match "| (.*)" end
+    table.sort(lines)
+    assert.same({ "0 emu:0 emu:0", "1 emu:1 emu:1", "obs_0_for_0 emu:0", "obs_0_for_1 emu:1" },
+      lines)
+  end)
+end)
+
 describe("the program", function()
   it("says with its version which GPU is used, or why none", function()
     local out = process.check { process.program(), "--version" }
