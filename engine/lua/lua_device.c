@@ -149,7 +149,7 @@ static int device_count(lua_State *L)
 
 static void set_number(lua_State *L, const char *key, size_t v)
 {
-    lua_pushnumber(L, (lua_Number)v);
+    rle_push_count(L, (int64_t)v);
     lua_setfield(L, -2, key);
 }
 

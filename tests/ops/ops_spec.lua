@@ -1,7 +1,7 @@
 -- Every operation of the engine's table, on the device under test, against the CPU: forward
 -- and backward, each dtype, shapes of all classes, operands that lie in memory in four ways,
--- bit for bit; and gradients against differences. The device is the default one (RLENGINE_TEST_DEVICE).
--- Where the CPU refuses, the device must refuse with the same words.
+-- bit for bit; and gradients against differences. The device is the default one, which
+-- RLENGINE_TEST_DEVICE names. Where the CPU refuses, it must refuse with the same words.
 local core = require "rlengine.core"
 local rl = require "rlengine"
 local samples = require "op_samples"
