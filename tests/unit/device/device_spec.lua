@@ -167,7 +167,10 @@ describe("the default device", function()
   end
 
   it("is where tensors are made when no device is named", function()
-    for _, name in ipairs { "cpu", emulated > 0 and "emu" or nil } do
+    local names = { "cpu" }
+    if emulated > 0 then names[#names + 1] = "emu" end
+    if gpus > 0 then names[#names + 1] = "cuda" end
+    for _, name in ipairs(names) do
       local dev = rl.default_device(name)
       assert.is_true(dev == rl.device(name))
       assert.is_true(rl.default_device() == dev)
