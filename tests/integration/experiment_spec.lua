@@ -18,7 +18,7 @@ end
 -- The programs run on the device under test. An emulated one takes a hundred times as long.
 local device = rl.default_device()
 local on_device = "--device=" .. device.name
-local function count(many, few) return full and 2000 or device.type == "emu" and few or many end
+local function length(many, few) return full and 2000 or device.type == "emu" and few or many end
 
 local function curve(...)
   return check("scripts/cartpole_reinforce.lua", "--episodes=12", "--log-every=1", on_device, ...)
@@ -125,14 +125,14 @@ end
 
 describe("memory of every process", function()
   it("of the seed's program is the same after the last episode as after the second", function()
-    local found = flat("seed_program", count(400, 40), true)
+    local found = flat("seed_program", length(400, 40), true)
     assert.equal(3592, found.agent_0[2].device) -- the weights: 898 floats
     assert.equal(0, found.obs_0_for_0[2].device)
   end)
 
   it("of the program that learns, too", function()
     -- Its episodes grow to 500 steps within some hundred; the target keeps it from ending.
-    local found = flat("cartpole_reinforce", count(160, 16), full, "--target=1000",
+    local found = flat("cartpole_reinforce", length(160, 16), full, "--target=1000",
       "--seed=5")
     assert.equal(4 * 3592, found.agent_0[2].device) -- weights, gradients, two moments of Adam
   end)
