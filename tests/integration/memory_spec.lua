@@ -71,6 +71,55 @@ describe("--memory-report", function()
   end)
 end)
 
+-- A script with everything a training script has, on `device`; prints owners and their bytes.
+local training = [[
+  local device = rl.device "%s"
+  rl.default_device(device)
+  local rpc = rl.rpc
+  rpc.register("observe", function() return rl.ones({ 2, 4 }, { device = "cpu" }) end)
+  rl.launch { trainer = function(ctx)
+    local policy = rl.nn.Sequential(rl.nn.Linear(4, 64), rl.nn.Tanh(), rl.nn.Linear(64, 2))
+    policy:to(device)
+    local optimizer = rl.optim.Adam(policy:parameters(), { lr = 1e-2 })
+    local env = rl.env.make "CartPole-v1"
+    local held = { env:reset { seed = 1 }, rpc.rpc_sync(ctx.observers[1], "observe") }
+    local loss = policy(held[2]):log_softmax(-1):sum()
+    loss:backward()
+    optimizer:step()
+    held[3] = policy(held[2]):exp()
+    held[4] = rl.zeros(1000)
+    local report, owned = rl.memory.report(device), {}
+    for _, row in ipairs(report) do owned[row.owner] = (owned[row.owner] or 0) + row.bytes end
+    local names = {}
+    for name, bytes in pairs(owned) do names[#names + 1] = name .. "=" .. bytes end
+    table.sort(names)
+    print(table.concat(names, " "), #held)
+    print(report)
+  end }
+]]
+
+describe("the owners of a training script", function()
+  for _, device in ipairs(devices) do
+    it("are all there: " .. device, function()
+      local r = run(training:format(device))
+      assert.equal(0, r.code, r.err)
+      local owned = {}
+      for owner, bytes in r.out:match "^[^\n]*":gmatch "(%a+)=(%d+)" do
+        owned[owner] = tonumber(bytes)
+      end
+      local weights = (4 * 64 + 64 + 64 * 2 + 2) * 4
+      assert.equal(weights, owned.weights)
+      assert.equal(weights, owned.gradients)
+      assert.equal(2 * weights, owned.optimizer)
+      assert.is_true(owned.graph >= 2 * 64 * 4) -- what tanh keeps
+      assert.equal(4 * 4, owned.env)
+      assert.equal(2 * 4 * 4, owned.rpc)
+      assert.is_true(owned.tensors >= 4000)
+      if device ~= "cpu" then assert.matches("\n  workspace +%d+ ", r.out) end
+    end)
+  end
+end)
+
 describe("out of memory", function()
   for _, device in ipairs(devices) do
     it("is one line with the numbers, and the report behind it: " .. device, function()
