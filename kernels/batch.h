@@ -64,12 +64,14 @@ static inline bool rle_packs(const rle_k_loop *l, rle_k_loop *packs)
     rle_launch_batches(                                                                  \
         l,                                                                               \
         [&](const rle_k_loop &packs, unsigned blocks) {                                  \
-            return RLE_LAUNCH((kernel<T, true>), blocks, RLE_BATCH_THREADS, 0, stream,   \
-                              packs, ##__VA_ARGS__);                                     \
+            return RLE_LAUNCH((kernel<T, true>), blocks,                                 \
+                              rle_few(packs.numel, RLE_BATCH_THREADS), 0, stream, packs, \
+                              ##__VA_ARGS__);                                            \
         },                                                                               \
         [&](const rle_k_loop &loop, unsigned blocks) {                                   \
-            return RLE_LAUNCH((kernel<T, false>), blocks, RLE_BATCH_THREADS, 0, stream,  \
-                              loop, ##__VA_ARGS__);                                      \
+            return RLE_LAUNCH((kernel<T, false>), blocks,                                \
+                              rle_few(loop.numel, RLE_BATCH_THREADS), 0, stream, loop,   \
+                              ##__VA_ARGS__);                                            \
         })
 
 template <typename Packed, typename Single>

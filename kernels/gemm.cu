@@ -171,9 +171,10 @@ template <typename T> __global__ void __launch_bounds__(THREADS) narrow(rle_k_ge
 {
     int lane = static_cast<int>(threadIdx.x) % LANES, k_rest = static_cast<int>(g.k % LANES);
     int64_t across = (g.n + COLUMNS - 1) / COLUMNS, units = g.batches * g.m * across;
+    int most = part(g.n, COLUMNS); /* columns any unit has */
     /* The two units of a warp go round together: both take part in its exchanges. */
-    int64_t first = static_cast<int64_t>(blockIdx.x) * (THREADS / LANES) + threadIdx.x / 32 * 2;
-    int64_t step = static_cast<int64_t>(gridDim.x) * (THREADS / LANES);
+    int64_t first = static_cast<int64_t>(blockIdx.x) * (blockDim.x / LANES) + threadIdx.x / 32 * 2;
+    int64_t step = static_cast<int64_t>(gridDim.x) * (blockDim.x / LANES);
     for (; first < units; first += step) {
         int64_t unit = first + threadIdx.x % 32 / LANES;
         bool there = unit < units;
@@ -192,12 +193,29 @@ template <typename T> __global__ void __launch_bounds__(THREADS) narrow(rle_k_ge
                 sum[c] = take(x, c < columns ? b[k * g.b_row + c * g.b_col] : T(0), sum[c]);
         }
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c++) {
+        for (int c = 0; c < COLUMNS && c < most; c++) {
             if (k_rest && lane >= k_rest) sum[c] = take(T(0), T(0), sum[c]);
             for (int half = LANES / 2; half > 0; half /= 2)
                 sum[c] += __shfl_down_sync(0xffffffffu, sum[c], half, LANES);
             if (there && lane == 0 && c < columns) finish(g, batch, row, n0 + c, sum[c]);
         }
+    }
+}
+
+/* ---- shallow: few rows and few steps, as of a policy's first layer. A thread has one output
+ * and reads what it needs: staging would take longer. The order is that of wide. ---- */
+
+enum { SHALLOW = 16 };
+
+template <typename T> __global__ void __launch_bounds__(THREADS) shallow(rle_k_gemm g)
+{
+    for (int64_t at = rle_thread(); at < g.batches * g.m * g.n; at += rle_threads()) {
+        int64_t col = at % g.n, row = at / g.n % g.m, batch = at / g.n / g.m;
+        const T *a = static_cast<const T *>(g.a) + batch * g.a_batch + row * g.a_row;
+        const T *b = static_cast<const T *>(g.b) + batch * g.b_batch + col * g.b_col;
+        T sum = 0;
+        for (int64_t k = 0; k < g.k; k++) sum = take(a[k * g.a_col], b[k * g.b_row], sum);
+        finish(g, batch, row, col, sum);
     }
 }
 
@@ -226,7 +244,12 @@ template <typename T> cudaError_t run(const rle_k_gemm *g, cudaStream_t stream)
     if (g->n < LANES) {
         int64_t units = g->batches * g->m * ((g->n + COLUMNS - 1) / COLUMNS);
         unsigned blocks = rle_blocks(units, THREADS / LANES, 1 << 16);
-        return RLE_LAUNCH(narrow<T>, blocks, THREADS, 0, stream, *g);
+        return RLE_LAUNCH(narrow<T>, blocks, rle_few(units * LANES, THREADS), 0, stream, *g);
+    }
+    if (g->m <= 8 && g->k <= SHALLOW) {
+        int64_t outputs = g->batches * g->m * g->n;
+        return RLE_LAUNCH(shallow<T>, rle_blocks(outputs, THREADS, 1 << 16),
+                          rle_few(outputs, THREADS), 0, stream, *g);
     }
     if (g->m <= 8) return run_wide<T, 8, 32, 1, 1, 32>(g, stream);
     if (blocks_of(g, 64) < ENOUGH_BLOCKS) return run_wide<T, 32, 32, 2, 2, 16>(g, stream);

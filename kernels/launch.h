@@ -42,6 +42,12 @@ static inline unsigned rle_blocks(int64_t n, int threads, int64_t most)
     return (unsigned)(blocks < 1 ? 1 : blocks > most ? most : blocks);
 }
 
+/* Threads of a block for n elements: `threads`, or as many warps as fewer elements need. */
+static inline unsigned rle_few(int64_t n, int threads)
+{
+    return (unsigned)(n >= threads ? threads : n <= 32 ? 32 : (n + 31) / 32 * 32);
+}
+
 /* This thread's place in the grid, and the grid's size, in elements. */
 __device__ static inline int64_t rle_thread(void)
 {

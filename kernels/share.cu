@@ -39,8 +39,8 @@ template <typename T> __device__ double row_sum(const rle_k_share &s, int64_t fi
     for (int64_t start = 0; start < s.classes; start += TILE) {
         int columns =
             s.classes - start < TILE ? static_cast<int>(s.classes - start) : TILE;
-        int count = ROWS * columns;
-        for (int i = threadIdx.x; i < count; i += ROWS) {
+        int threads = static_cast<int>(blockDim.x), count = threads * columns;
+        for (int i = threadIdx.x; i < count; i += threads) {
             int64_t row = first + i / columns;
             if (row < s.rows)
                 tile[i / columns][i % columns] = x[row * s.classes + start + i % columns];
@@ -102,16 +102,18 @@ extern "C" cudaError_t rle_k_log_share(rle_dtype t, const rle_k_share *s,
                                        unsigned long long *bad, cudaStream_t stream)
 {
     unsigned blocks = rle_blocks(s->rows, ROWS, MOST_BLOCKS);
+    unsigned threads = rle_few(s->rows, ROWS);
     if (t == RLE_F64)
-        return RLE_LAUNCH(log_share<double>, blocks, ROWS, 0, stream, *s, bad);
-    return RLE_LAUNCH(log_share<float>, blocks, ROWS, 0, stream, *s, bad);
+        return RLE_LAUNCH(log_share<double>, blocks, threads, 0, stream, *s, bad);
+    return RLE_LAUNCH(log_share<float>, blocks, threads, 0, stream, *s, bad);
 }
 
 extern "C" cudaError_t rle_k_log_share_backward(rle_dtype t, const rle_k_share *s,
                                                 cudaStream_t stream)
 {
     unsigned blocks = rle_blocks(s->rows * s->classes, THREADS, MOST_BLOCKS);
+    unsigned threads = rle_few(s->rows * s->classes, THREADS);
     if (t == RLE_F64)
-        return RLE_LAUNCH(log_share_backward<double>, blocks, THREADS, 0, stream, *s);
-    return RLE_LAUNCH(log_share_backward<float>, blocks, THREADS, 0, stream, *s);
+        return RLE_LAUNCH(log_share_backward<double>, blocks, threads, 0, stream, *s);
+    return RLE_LAUNCH(log_share_backward<float>, blocks, threads, 0, stream, *s);
 }

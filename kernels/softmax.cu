@@ -172,7 +172,7 @@ cudaError_t run(const rle_k_rows *r, cudaStream_t stream)
 {
     if (r->length <= FOLD_LANES)
         return RLE_LAUNCH((short_rows<T, F>), rle_blocks(r->rows, THREADS, MOST_BLOCKS),
-                          THREADS, 0, stream, *r);
+                          rle_few(r->rows, THREADS), 0, stream, *r);
     if (r->length <= FOLD_BLOCK)
         return RLE_LAUNCH((rows<T, F>), rle_blocks(r->rows, TEAMS, MOST_BLOCKS), THREADS,
                           0, stream, *r);

@@ -110,7 +110,7 @@ if args.part < 3 then return parts[args.part]() end
 
 local Observer = rpc.class("Observer", { "run_episode" })
 function Observer:init(id)
-  self.id, self.env = id, rl.env.make "CartPole-v1"
+  self.id, self.env = id, rl.env.make("CartPole-v1", { max_episode_steps = 30 })
   self.env:reset { seed = id }
 end
 function Observer:run_episode(agent)
@@ -214,7 +214,7 @@ local function hoard(ctx)
   agent:drop()
   err = nil
   local after_drop
-  for episode = 1, 40 do
+  for episode = 1, 12 do
     agent:run_episode()
     agent:learn()
     collectgarbage()
@@ -223,10 +223,10 @@ local function hoard(ctx)
   end
   local last = rl.memory.stats(agent.device)
   promise(last.allocated == after_drop.allocated and err == nil,
-    "learning holds %d bytes after 2 episodes and %d after 40", after_drop.allocated,
+    "learning holds %d bytes after 2 episodes and %d after 12", after_drop.allocated,
     last.allocated)
-  say("Caught, and what it had kept is dropped: %d of %s are in use. Training went on for 40\n"
-    .. "episodes, one update each, and holds what it held after the second: %d bytes.",
+  say("Caught, and what it had kept is dropped: %d of %s are in use. Training went on for 12\n"
+    .. "episodes, one update each, and holds what it held after the second: %d bytes.\n",
     last.allocated, args.limit, last.allocated)
   print(rl.memory.report(agent.device))
 end

@@ -62,7 +62,7 @@ static void advise(const refusal *r, char *text, size_t *used)
         rle_text_add(text, TEXT_SIZE, used,
                      "a smaller tensor: this one alone is larger than %s",
                      r->limited ? "the limit" : "the device");
-    } else if (is_fragmented(r)) {
+    } else if (is_fragmented(r) && r->stats.cached >= r->total / 4) {
         rle_text_add(text, TEXT_SIZE, used,
                      "making the largest tensors first: there is room, but in pieces");
     } else if (!top || top->bytes < r->stats.allocated / 4) {
@@ -110,16 +110,19 @@ static void advise(const refusal *r, char *text, size_t *used)
 static void add_figures(const refusal *r, char *text, size_t *used)
 {
     const rle_memory_stats *s = &r->stats;
-    char limit[32] = "none", reserved[32], allocated[32], cached[32], largest[32];
+    char limit[32] = "none", reserved[32], allocated[32], rounding[32], cached[32],
+         largest[32];
     if (s->limit) rle_bytes_format((double)s->limit, limit, sizeof limit);
     rle_text_add(
         text, TEXT_SIZE, used,
-        "%s: limit %s, reserved %s (allocated %s, free %s, largest free block %s)\n"
+        "%s: limit %s, reserved %s (allocated %s, rounding %s, free %s, largest free block %s)\n"
         "done before: released what was dead, waited for the device, ran the collector, "
         "gave the cache back, asked once more (%llu times so far, %llu in vain)\n",
         r->dev->name, limit,
         rle_bytes_format((double)s->reserved, reserved, sizeof reserved),
         rle_bytes_format((double)s->allocated, allocated, sizeof allocated),
+        rle_bytes_format((double)(s->reserved - s->cached - s->allocated), rounding,
+                         sizeof rounding),
         rle_bytes_format((double)s->cached, cached, sizeof cached),
         rle_bytes_format((double)r->largest, largest, sizeof largest),
         (unsigned long long)s->retries, (unsigned long long)s->refused);

@@ -25,6 +25,7 @@ extern char *dynamic_shared;
 struct Shared_use {
     size_t begin, end;
     bool known;
+    unsigned launches = 0;
 };
 
 /* One launch: what RLE_LAUNCH hands over. */
