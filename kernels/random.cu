@@ -122,9 +122,9 @@ template <typename Make>
 cudaError_t run_numbers(Make m, void *out, int64_t n, const rle_k_stream *at,
                         cudaStream_t s)
 {
-    return RLE_LAUNCH(numbers<Make>,
-                      rle_blocks((n + 3) / Make::each, THREADS, MOST_BLOCKS), THREADS, 0,
-                      s, m, static_cast<typename Make::type *>(out), n, at->seed,
+    return RLE_LAUNCH(numbers<Make>, rle_blocks((n + 3) / Make::each, THREADS, MOST_BLOCKS),
+                      rle_few((n + 3) / Make::each, THREADS), 0, s, m,
+                      static_cast<typename Make::type *>(out), n, at->seed,
                       at->stream, at->counter);
 }
 
@@ -164,9 +164,10 @@ __global__ void keyed(Use use, const int64_t *keys, int64_t key_step, int64_t ro
 template <typename Use>
 cudaError_t run_keyed(Use use, const rle_k_keyed *k, cudaStream_t s)
 {
-    return RLE_LAUNCH(
-        keyed<Use>, rle_blocks(k->rows * ((k->columns + 3) / 4), THREADS, MOST_BLOCKS),
-        THREADS, 0, s, use, k->keys, k->key_step, k->rows, k->columns, k->seed, k->draw);
+    return RLE_LAUNCH(keyed<Use>,
+                      rle_blocks(k->rows * ((k->columns + 3) / 4), THREADS, MOST_BLOCKS),
+                      rle_few(k->rows * ((k->columns + 3) / 4), THREADS), 0, s, use,
+                      k->keys, k->key_step, k->rows, k->columns, k->seed, k->draw);
 }
 
 template <typename T>
@@ -274,9 +275,10 @@ extern "C" cudaError_t rle_k_check_shares(rle_dtype t, const rle_k_shares *s,
                                           unsigned long long *bad, cudaStream_t stream)
 {
     unsigned grid = rle_blocks(s->rows * 32, THREADS, MOST_BLOCKS);
-    return t == RLE_F64 ? RLE_LAUNCH(check_shares<double>, grid, THREADS, 0, stream,
+    unsigned threads = rle_few(s->rows * 32, THREADS);
+    return t == RLE_F64 ? RLE_LAUNCH(check_shares<double>, grid, threads, 0, stream,
                                      static_cast<const double *>(s->probs), *s, bad)
-                        : RLE_LAUNCH(check_shares<float>, grid, THREADS, 0, stream,
+                        : RLE_LAUNCH(check_shares<float>, grid, threads, 0, stream,
                                      static_cast<const float *>(s->probs), *s, bad);
 }
 
@@ -284,8 +286,9 @@ extern "C" cudaError_t rle_k_sample(rle_dtype t, const rle_k_shares *s, int64_t 
                                     cudaStream_t stream)
 {
     unsigned grid = rle_blocks(s->rows * draws, THREADS, MOST_BLOCKS);
-    return t == RLE_F64 ? RLE_LAUNCH(sample<double>, grid, THREADS, 0, stream,
+    unsigned threads = rle_few(s->rows * draws, THREADS);
+    return t == RLE_F64 ? RLE_LAUNCH(sample<double>, grid, threads, 0, stream,
                                      static_cast<const double *>(s->probs), *s, draws)
-                        : RLE_LAUNCH(sample<float>, grid, THREADS, 0, stream,
+                        : RLE_LAUNCH(sample<float>, grid, threads, 0, stream,
                                      static_cast<const float *>(s->probs), *s, draws);
 }
