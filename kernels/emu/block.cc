@@ -108,6 +108,7 @@ Exchanged result_of(const Warp *w, const Group *g, int lane)
                    : g->arrived >> s & 1 ? w->value[s]
                                          : 0x7fc0dead7fc0deadull,
                    0};
+    if (g->operation == WARP_SHUFFLE || g->operation == WARP_SYNC) return e;
     for (int l = 0; l < 32; l++) {
         if (!(g->arrived >> l & 1)) continue;
         bool set =

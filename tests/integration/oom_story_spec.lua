@@ -70,7 +70,7 @@ describe("scripts/oom_story.lua on " .. device, function()
 
   it("fails when a promise is broken", function()
     -- A device on which the first part cannot hold its weights.
-    local r = story("--part=1", "--episodes=3", "--limit=1KiB")
+    local r = story("--episodes=3", "--limit=1KiB")
     assert.not_equal(0, r.code)
   end)
 end)
