@@ -14,7 +14,10 @@
 namespace
 {
 
-constexpr int THREADS = 256, FEW_THREADS = 128, MOST_BLOCKS = 8192, COLUMNS = 32;
+constexpr int THREADS = 256, FEW_THREADS = 128, COLUMNS = 32;
+/* Blocks of a launch at most; the second, of blocks whose threads wait for each other: a
+ * few for every multiprocessor. */
+constexpr int MOST_BLOCKS = 8192, MOST_TEAMS = 1024;
 /* Outputs from which on the device is full without splitting them. */
 constexpr int64_t MANY_RUNS = 4096, MANY_COLUMNS = 32768;
 
@@ -233,7 +236,6 @@ __global__ void columns(Op op, const __grid_constant__ rle_k_reduce r, int64_t b
             else
                 op.store(p.out, shift, *mine);
         }
-        __syncthreads();
     }
 }
 
@@ -339,21 +341,21 @@ cudaError_t run(Op op, const rle_k_reduce *r, void *scratch, cudaStream_t s)
         while (width < COLUMNS && width < r->outputs) width *= 2;
         int64_t groups = (r->outputs + width - 1) / width;
         e = RLE_LAUNCH(columns<Op>,
-                       rle_blocks(groups * (split ? blocks : 1), 1, MOST_BLOCKS),
+                       rle_blocks(groups * (split ? blocks : 1), 1, MOST_TEAMS),
                        dim3(width, FOLD_LANES), 0, s, op, *r, blocks, partial);
     }
     }
     if (e != cudaSuccess || !split) return e;
     const lane *parts = partial;
     if (chunks == 1)
-        return RLE_LAUNCH((gather<Op, lane>), rle_blocks(r->outputs, 1, MOST_BLOCKS),
+        return RLE_LAUNCH((gather<Op, lane>), rle_blocks(r->outputs, 1, MOST_TEAMS),
                           FEW_THREADS, 0, s, op, *r, parts, blocks,
                           static_cast<wide *>(nullptr));
-    e = RLE_LAUNCH((gather<Op, lane>), rle_blocks(chunks * r->outputs, 1, MOST_BLOCKS),
+    e = RLE_LAUNCH((gather<Op, lane>), rle_blocks(chunks * r->outputs, 1, MOST_TEAMS),
                    FEW_THREADS, 0, s, op, *r, parts, blocks, chunked);
     if (e != cudaSuccess) return e;
     const wide *all = chunked;
-    return RLE_LAUNCH((gather<Op, wide>), rle_blocks(r->outputs, 1, MOST_BLOCKS),
+    return RLE_LAUNCH((gather<Op, wide>), rle_blocks(r->outputs, 1, MOST_TEAMS),
                       FEW_THREADS, 0, s, op, *r, all, chunks,
                       static_cast<wide *>(nullptr));
 }

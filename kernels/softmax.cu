@@ -139,9 +139,7 @@ __device__ double fold_long(const Op &op, int64_t length, T *part, Get get)
         }
         __syncthreads();
     }
-    total = result;
-    __syncthreads(); /* before the next one's result */
-    return total;
+    return result; /* not written before all have been at the next barrier */
 }
 
 template <typename T, typename F> __global__ void long_rows(rle_k_rows r)

@@ -137,6 +137,7 @@ __global__ void tiles(rle_k_rows r, bool descending, int64_t first, int64_t rows
                     __syncthreads();
             }
         }
+        /* A thread puts out what it loads again in the next tile. */
         for (int s = threadIdx.x; s < TILE; s += blockDim.x) {
             int64_t p = tile * at_once + s / part, i = p / pieces;
             int64_t k = p % pieces * part + s % part;
@@ -146,7 +147,6 @@ __global__ void tiles(rle_k_rows r, bool descending, int64_t first, int64_t rows
             else
                 put<T>(r, first + i, k, Order::position(items[s]));
         }
-        __syncthreads();
     }
 }
 

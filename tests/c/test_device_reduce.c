@@ -35,7 +35,8 @@ static const shape_class classes[] = {
     {2, {300, 5}, 1, "leading dimension, narrow"},
     {2, {600, 33}, 1, "leading dimension"},
     {2, {9, 64}, 1, "leading dimension, short"},
-    {2, {66000, 3}, 1, "leading dimension of more than a chunk"},
+    {2, {262500, 2}, 1, "leading dimension of chunks, more blocks than a launch has"},
+    {2, {257, 1100}, 1, "more columns to gather than a launch has blocks"},
     {2, {20, 33000}, 1, "so many columns that each has a thread"},
     {3, {5, 6, 7}, 2, "the middle"},
     {3, {12, 5, 40}, 5, "first and last"},
@@ -349,9 +350,55 @@ static void a_row_alone_is_as_in_a_batch(void **state)
     }
 }
 
+static size_t workspace(void)
+{
+    rle_device_figures f;
+    assert_int_equal(dev->figures(dev, &f), RLE_OK);
+    return f.workspace;
+}
+
+/* First of all, while the workspace is small: a sort that needs a larger one than there
+ * is memory for is refused with nothing written; it runs when there is room, and what it
+ * took is in the figures and serves the next one. */
+static void a_workspace_that_cannot_be_had_is_refused(void **state)
+{
+    (void)state;
+    if (dev->type != RLE_DEVICE_EMU) skip();
+    assert_true(check_mode(0));
+    int64_t n = 300000;
+    box x = box_new(RLE_F32, 1, &n, DENSE), v = box_new(RLE_F32, 1, &n, DENSE);
+    box i = box_new(RLE_I64, 1, &n, DENSE);
+    box_fill(&x);
+    twin dx = twin_of(&x), dv = twin_of(&v), di = twin_of(&i);
+    size_t before = workspace();
+    rle_device_figures f;
+    assert_int_equal(dev->figures(dev, &f), RLE_OK);
+    char setting[64];
+    snprintf(setting, sizeof setting, "memory=%zu", f.used + (2u << 20));
+    assert_int_equal(rle_device_emu_control(setting), RLE_OK);
+    assert_int_equal(dev->ops->sort(dev, &dv.a, &di.a, &dx.a, 0, false),
+                     RLE_RESOURCE_EXHAUSTED);
+    assert_non_null(strstr(rle_message(), "out of device memory"));
+    snprintf(setting, sizeof setting, "memory=%zu", f.total);
+    assert_int_equal(rle_device_emu_control(setting), RLE_OK);
+    twin_check(&dv, 0, 0, "a refused sort");
+    twin_check(&di, 0, 0, "a refused sort");
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(dev->ops->sort(dev, &dv.a, &di.a, &dx.a, 0, false), RLE_OK);
+        assert_true(workspace() - before >= 2 * 8 * (size_t)n);
+        assert_true(workspace() - before < 4 * 8 * (size_t)n);
+    }
+    assert_int_equal(cpu->ops->sort(cpu, &v.a, &i.a, &x.a, 0, false), RLE_OK);
+    twin_check(&dv, 0, 0, "a sort after a refusal");
+    twin_check(&di, 0, 0, "a sort after a refusal");
+    twin_free(&dx), twin_free(&dv), twin_free(&di);
+    box_free(&x), box_free(&v), box_free(&i);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_workspace_that_cannot_be_had_is_refused),
         cmocka_unit_test(reductions_are_the_cpus),
         cmocka_unit_test(extremes_are_the_cpus),
         cmocka_unit_test(softmax_is_the_cpus),
