@@ -2,6 +2,7 @@
 -- memory across remote calls, injected failures, processes started after a device was used.
 local rl = require "rlengine"
 local process = require "process"
+local unistd = require "posix.unistd"
 
 local devices = { "cpu" }
 if pcall(rl.device, "emu") then devices[2] = "emu" end
@@ -116,6 +117,44 @@ describe("the owners of a training script", function()
       assert.equal(2 * 4 * 4, owned.rpc)
       assert.is_true(owned.tensors >= 4000)
       if device ~= "cpu" then assert.matches("\n  workspace +%d+ ", r.out) end
+    end)
+  end
+end)
+
+-- Runs a script of scripts/ on `device`; after each line that its trainer prints, what the
+-- driver was asked for by then.
+local watched = [[
+  local script, device = "%s", "%s"
+  arg = { [0] = script, "--device=" .. device, "--episodes=12", "--observers=2", %s }
+  local launch = rl.launch
+  function rl.launch(given)
+    local trainer, say = given.trainer, print
+    function given.trainer(ctx)
+      function print()
+        local stats = rl.memory.stats(device)
+        say(stats.from_driver, stats.reserved)
+      end
+      trainer(ctx)
+    end
+    launch(given)
+  end
+  dofile(script)
+]]
+
+describe("the steady state of", function()
+  for _, script in ipairs { "seed_program", "cartpole_reinforce" } do
+    it(script .. " asks the driver for nothing", function()
+      if not devices[2] then return pending "there is no emulated device" end
+      local more = script == "cartpole_reinforce" and '"--log-every=1"' or ""
+      local path = unistd.getcwd() .. "/scripts/" .. script .. ".lua"
+      local r = run(watched:format(path, "emu", more))
+      assert.equal(0, r.code, r.err)
+      local first, lines = r.out:match "^([^\n]*)\n", 0
+      for line in r.out:gmatch "[^\n]+" do
+        assert.equal(first, line)
+        lines = lines + 1
+      end
+      assert.is_true(lines >= 12)
     end)
   end
 end)
