@@ -8,7 +8,8 @@
 #
 #   --report FILE    where the report goes
 #   --build FOLDER   where it is built (build-gpu; for emu: build)
-#   --no-build       test what is built there already; installs nothing
+#   --no-build       test what is built there already; installs nothing. So does a folder that
+#                    tests/gpu/pack.sh made, for machines without network
 #   --seconds N      time for everything (290); what has none left is not run, and says so
 #   --python PYTHON  a Python with PyTorch to compare with (python3, where that has it)
 #   --quick          a little of every part, to see that it runs
@@ -36,7 +37,7 @@ while [ $# -gt 0 ]; do
       shift 2 ;;
     --no-build) make=0; shift ;;
     --quick) quick=1; shift ;;
-    *) sed -n '2,21s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 [[ $device =~ ^[a-z]+(:[0-9]+)?$ ]] || { echo "what is \"$device\"?"; exit 2; }
@@ -45,6 +46,10 @@ case $device in
   *) gpu=0 build=${build:-build} ;;
 esac
 report=${report:-$build/gpu-report.md}
+if [ -d "$build/libraries" ]; then # packed elsewhere
+  make=0 packed=$(cd "$build" && pwd)
+  export LUA_PATH="$packed/lua/?.lua;$packed/lua/?/init.lua;;" LUA_CPATH="$packed/lua/?.so;;"
+fi
 begin=$(date +%s)
 left() { echo $((begin + seconds - $(date +%s))); }
 work=$(mktemp -d "${TMPDIR:-/tmp}/rlengine-gpu-XXXXXX") || exit 2
