@@ -6,7 +6,7 @@
 -- Prints the best of several rounds: forward passes under no_grad by batch size; select_action
 -- as a script has it, with gradient, sampling and the action's number; a step of training,
 -- forward, backward and Adam. Nothing of a round is left unfinished when its time is taken.
--- --quick runs everything once, to see that it runs.
+-- --quick runs everything once, with few rows, to see that it runs.
 
 local ffi = require "ffi"
 local rl = require "rlengine"
@@ -67,7 +67,7 @@ local function measure(device)
     local title, sizes = given[1], given[2]
     local net = network(sizes, device)
     local inputs, outputs = sizes[1], sizes[#sizes]
-    for _, batch in ipairs { 1, 64, 1024, 8192 } do
+    for _, batch in ipairs(args.quick and { 1, 8 } or { 1, 64, 1024, 8192 }) do
       local x = rl.randn(batch, inputs, { device = device })
       row(("%s forward %d"):format(title, batch), batch > 64 and 20 or 200, function()
         rl.no_grad(net, x)
@@ -83,7 +83,7 @@ local function measure(device)
     end)
     saved = {} -- luacheck: ignore
     local optimizer = rl.optim.Adam(net:parameters(), { lr = 1e-3 })
-    for _, batch in ipairs { 256, 4096 } do
+    for _, batch in ipairs(args.quick and { 16 } or { 256, 4096 }) do
       local x = rl.randn(batch, inputs, { device = device })
       local gradient = rl.randn(batch, outputs, { device = device })
       row(("%s train %d"):format(title, batch), 20, function()

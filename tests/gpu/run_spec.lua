@@ -55,7 +55,7 @@ describe("tests/gpu/run.sh", function()
     assert.truthy(text:match "^# rlengine on the emulated device\n\nA rehearsal")
     assert.truthy(text:find("\nNothing failed.\n", 1, true))
     for _, line in ipairs { "fill of 1, queued", "[1,256] x [256,256]", "softmax", "Adam over",
-      "the engine's cache", "64-256-256-18 train 4096" } do
+      "the engine's cache", "64-256-256-18 train 16" } do
       assert.truthy(text:find(line, 1, true), line)
     end
   end)
