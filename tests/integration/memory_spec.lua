@@ -16,6 +16,9 @@ local function run(script, options, ...)
   argv[#argv + 1] = "train.lua"
   options = options or {}
   options.cwd = folder
+  -- Scripts say where their tensors are; what they do not say is on the CPU.
+  options.env = options.env or {}
+  if options.env.RLENGINE_DEVICE == nil then options.env.RLENGINE_DEVICE = false end
   local r = process.run(argv, options)
   process.remove(folder)
   return r
