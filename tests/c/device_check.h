@@ -58,27 +58,27 @@ static const char *const check_modes[] = {
     "order=reverse streams=lazy",  "order=random streams=lazy",
 };
 
-/* How many of them: all, or as many as RLENGINE_CHECK_MODES says, where a run is not about
- * orders. */
-static inline int check_mode_count(void)
+/* All of them, or only the one whose number RLENGINE_CHECK_MODE says, where a run is not
+ * about orders. */
+static inline int check_only_mode(void)
 {
-    int all = (int)(sizeof check_modes / sizeof *check_modes);
-    const char *few = getenv("RLENGINE_CHECK_MODES");
-    int n = few ? atoi(few) : all;
-    return n > 0 && n < all ? n : all;
+    const char *only = getenv("RLENGINE_CHECK_MODE");
+    return only && dev->type == RLE_DEVICE_EMU ? atoi(only) : -1;
 }
 
 /* Switch to mode m; false when there is none (a real device has one, its own). */
 static inline bool check_mode(int m)
 {
     if (dev->type != RLE_DEVICE_EMU) return m == 0;
-    if (m < check_mode_count())
+    int only = check_only_mode();
+    if (m < (int)(sizeof check_modes / sizeof *check_modes) && (only < 0 || m == only))
         return rle_device_emu_control(check_modes[m]) == RLE_OK;
     rle_device_emu_control(check_modes[0]);
     return false;
 }
 
-#define FOR_EACH_MODE(m) for (int m = 0; check_mode(m); m++)
+#define FOR_EACH_MODE(m)                                                                 \
+    for (int m = check_only_mode() > 0 ? check_only_mode() : 0; check_mode(m); m++)
 
 /* ---- twins ---- */
 

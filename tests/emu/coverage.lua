@@ -3,7 +3,8 @@
 --   build/rlengine tests/emu/coverage.lua [--build DIR] [--least PERCENT] [--lines] [--tap]
 --     [test ...]
 --
--- Tests run in one order of threads only: another runs the same lines.
+-- Tests run in one order of threads only, the one in which they take their largest sizes: another
+-- runs the same lines.
 --
 -- These files are compiled anew with gcov's counters and linked with the rest of the build's
 -- emulated device; then every tests/test_device_* runs with that plug-in, or those that are named.
@@ -77,7 +78,7 @@ do
     for name in find.out:gmatch "%S+" do tests[#tests + 1] = name end
   end
   for _, name in ipairs(tests) do
-    local r = process.run { "sh", "-c", ("RLENGINE_CHECK_MODES=1 RLENGINE_PLUGINS=%s " ..
+    local r = process.run { "sh", "-c", ("RLENGINE_CHECK_MODE=5 RLENGINE_PLUGINS=%s " ..
       "RLENGINE_TEST_DEVICE=emu %s/tests/%s"):format(folder, options.build, name) }
     if r.code ~= 0 then
       failed = true
