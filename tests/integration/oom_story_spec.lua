@@ -5,8 +5,8 @@ local process = require "process"
 
 -- Under AddressSanitizer everything is slower: a shorter story.
 local sanitized = process.read(process.program()):find("__asan_init", 1, true) ~= nil
-local episodes, limit = 2000, 64
-if sanitized then episodes, limit = 64, 16 end
+local episodes, observers, limit = 2000, 64, 64
+if sanitized then episodes, observers, limit = 64, 8, 16 end
 
 local device = os.getenv "RLENGINE_TEST_DEVICE" or (pcall(rl.device, "emu") and "emu" or "cpu")
 
@@ -16,7 +16,8 @@ end
 
 describe("scripts/oom_story.lua on " .. device, function()
   it("is flat where the original ran out, warns, refuses, and goes on", function()
-    local r = story("--episodes=" .. episodes, ("--limit=%dMiB"):format(limit))
+    local r = story("--episodes=" .. episodes, "--observers=" .. observers,
+      ("--limit=%dMiB"):format(limit))
     assert.equal(0, r.code, r.out .. r.err)
 
     -- Bytes held after the episodes that are shown: one number for both seed programs.
@@ -26,12 +27,12 @@ describe("scripts/oom_story.lua on " .. device, function()
       lines = lines + 1
     end
     local bytes = next(held)
-    assert.is_true(lines >= 8, r.out)
+    assert.is_true(lines >= 7, r.out)
     assert.is_nil(next(held, bytes))
     assert.is_true(tonumber(bytes) >= 898 * 4) -- the weights, and little else
     assert.is_true(tonumber(bytes) < 8192)
     assert.truthy(r.out:find("1 observer, " .. episodes .. " episodes on ", 1, true))
-    assert.truthy(r.out:find("64 observers, ", 1, true))
+    assert.truthy(r.out:find(observers .. " observers, ", 1, true))
     assert.truthy(r.out:find("flat as well, at " .. bytes .. " bytes", 1, true))
 
     -- The line that holds on is the one where the policy is called.
@@ -53,7 +54,7 @@ describe("scripts/oom_story.lua on " .. device, function()
     assert.equal(limit, tonumber(total))
     assert.equal(site, top)
     assert.is_true(tonumber(tensors) > 1000)
-    assert.is_true(tonumber(most) > limit / 3 and tonumber(most) < limit)
+    assert.is_true(tonumber(most) > limit / 5 and tonumber(most) < limit)
     assert.matches("first failed on worker agent_0, went through obs_%d_for_0", r.out)
     assert.matches("grew most since episode 2:\n +[%d.]+ MiB  graph ", r.out)
     assert.matches("try: letting go of the results that scripts/oom_story.lua:" .. site, r.out)
