@@ -2,8 +2,8 @@
  *
  * Floats share one format: whole numbers as "3.", otherwise four digits, in scientific
  * notation when magnitudes differ by more than a thousand or leave 1e-4 .. 1e8. More than
- * a thousand elements are summarised to three at each end. Complex shapes nest brackets.
- */
+ * a thousand elements are summarised to three at each end: only those leave the device.
+ * Complex shapes nest brackets. */
 #include "tensor/ops.h"
 
 #include <inttypes.h>
@@ -47,8 +47,8 @@ static void put(text *out, const char *fmt, ...)
 }
 
 typedef struct printer {
-    const rle_array *a; /* contiguous, on the host */
-    bool summarize;
+    const rle_array *a;     /* what is shown: contiguous, on the host */
+    bool cut[RLE_MAX_DIMS]; /* more lies between element EDGE - 1 and the next */
     bool whole, scientific; /* of float formats */
     int width;
     text *out;
@@ -84,34 +84,14 @@ static int format_element(const printer *p, int64_t i, char *piece, size_t size)
     return snprintf(piece, size, p->whole ? "%.0f." : "%.4f", v);
 }
 
-static bool shown(const printer *p, int dim, int64_t i)
-{
-    int64_t n = p->a->shape[dim];
-    return !p->summarize || n <= 2 * EDGE || i < EDGE || i >= n - EDGE;
-}
-
-/* Calls fn for every element that will be shown. */
-static void each_shown(printer *p, int dim, int64_t offset,
-                       void (*fn)(printer *, int64_t, void *), void *arg)
-{
-    if (dim == p->a->ndim) {
-        fn(p, offset, arg);
-        return;
-    }
-    for (int64_t i = 0; i < p->a->shape[dim]; i++)
-        if (shown(p, dim, i))
-            each_shown(p, dim + 1, offset + i * p->a->stride[dim], fn, arg);
-}
-
 typedef struct float_range {
     double low, high; /* of finite nonzero magnitudes */
     bool whole;
 } float_range;
 
-static void look(printer *p, int64_t offset, void *arg)
+static void look(const printer *p, int64_t i, float_range *r)
 {
-    float_range *r = arg;
-    double v = fabs(element(p->a, offset));
+    double v = fabs(element(p->a, i));
     if (!isfinite(v)) return;
     if (v != ceil(v)) r->whole = false;
     if (v == 0) return;
@@ -119,19 +99,12 @@ static void look(printer *p, int64_t offset, void *arg)
     if (v < r->low) r->low = v;
 }
 
-static void measure(printer *p, int64_t offset, void *arg)
-{
-    (void)arg;
-    char piece[64];
-    int n = format_element(p, offset, piece, sizeof piece);
-    if (n > p->width) p->width = n;
-}
-
 static void choose_format(printer *p)
 {
+    int64_t n = rle_array_numel(p->a);
     if (rle_dtype_is_float(p->a->dtype)) {
         float_range r = {INFINITY, 0, true};
-        each_shown(p, 0, 0, look, &r);
+        for (int64_t i = 0; i < n; i++) look(p, i, &r);
         bool any = r.high > 0;
         p->whole = r.whole;
         if (r.whole)
@@ -139,7 +112,11 @@ static void choose_format(printer *p)
         else
             p->scientific = any && (r.high / r.low > 1e3 || r.high > 1e8 || r.low < 1e-4);
     }
-    each_shown(p, 0, 0, measure, NULL);
+    for (int64_t i = 0; i < n; i++) {
+        char piece[64];
+        int width = format_element(p, i, piece, sizeof piece);
+        if (width > p->width) p->width = width;
+    }
 }
 
 static void print_row(printer *p, int64_t offset, int indent)
@@ -147,17 +124,13 @@ static void print_row(printer *p, int64_t offset, int indent)
     int last = p->a->ndim - 1;
     int column = indent + 1;
     int64_t n = p->a->shape[last];
-    bool first = true, skipped = false;
     put(p->out, "[");
     for (int64_t i = 0; i < n; i++) {
-        if (!shown(p, last, i)) {
-            if (skipped) continue;
+        if (p->cut[last] && i == EDGE) {
             put(p->out, ",  ...");
-            skipped = true;
             column += 6;
-            continue;
         }
-        if (!first) {
+        if (i > 0) {
             put(p->out, ",");
             column++;
             if (column + 1 + p->width > LINE_WIDTH) {
@@ -172,7 +145,6 @@ static void print_row(printer *p, int64_t offset, int indent)
         format_element(p, offset + i * p->a->stride[last], piece, sizeof piece);
         put(p->out, "%*s", p->width, piece);
         column += p->width;
-        first = false;
     }
     put(p->out, "]");
 }
@@ -184,14 +156,9 @@ static void print_level(printer *p, int dim, int64_t offset, int indent)
         return;
     }
     int64_t n = p->a->shape[dim];
-    bool skipped = false;
     put(p->out, "[");
     for (int64_t i = 0; i < n; i++) {
-        if (!shown(p, dim, i)) {
-            if (!skipped) put(p->out, ",\n%*s...", indent + 1, "");
-            skipped = true;
-            continue;
-        }
+        if (p->cut[dim] && i == EDGE) put(p->out, ",\n%*s...", indent + 1, "");
         if (i > 0) {
             put(p->out, ",");
             for (int k = dim; k < p->a->ndim - 1; k++) put(p->out, "\n");
@@ -202,22 +169,56 @@ static void print_level(printer *p, int dim, int64_t offset, int indent)
     put(p->out, "]");
 }
 
+/* t without what lies between the first and the last EDGE of its long dimensions, the
+ * longest first, so that little is copied. */
+static rle_status corners(rle_tensor *t, bool *cut, rle_tensor **out)
+{
+    rle_tensor *now = rle_tensor_retain(t);
+    for (;;) {
+        int dim = 0;
+        const rle_array *a = &now->a;
+        for (int d = 1; d < a->ndim; d++)
+            if (a->shape[d] > a->shape[dim]) dim = d;
+        if (!a->ndim || a->shape[dim] <= 2 * EDGE) break;
+        rle_tensor *ends[2] = {NULL, NULL}, *joined = NULL;
+        rle_status status = rle_op_narrow(now, dim, 0, EDGE, &ends[0]);
+        if (status == RLE_OK)
+            status = rle_op_narrow(now, dim, a->shape[dim] - EDGE, EDGE, &ends[1]);
+        if (status == RLE_OK) status = rle_op_cat(ends, 2, dim, false, &joined);
+        rle_tensor_release(ends[0]);
+        rle_tensor_release(ends[1]);
+        rle_tensor_release(now);
+        RLE_TRY(status);
+        now = joined;
+        cut[dim] = true;
+    }
+    *out = now;
+    return RLE_OK;
+}
+
 rle_status rle_tensor_format(rle_tensor *t, char **out)
 {
-    size_t bytes = (size_t)rle_tensor_numel(t) * rle_dtype_size(t->a.dtype);
+    rle_tensor *part;
+    printer p = {0};
+    if (rle_tensor_numel(t) > SUMMARY_ABOVE)
+        RLE_TRY(corners(t, p.cut, &part));
+    else
+        part = rle_tensor_retain(t);
+    rle_array a = part->a;
+    size_t bytes = (size_t)rle_array_numel(&a) * rle_dtype_size(a.dtype);
     void *host = rle_malloc(bytes);
-    if (!host) return rle_oom(bytes, "printing a tensor");
-    rle_status status = rle_tensor_to_host(t, host, bytes);
+    rle_status status = host ? rle_tensor_to_host(part, host, bytes)
+                             : rle_oom(bytes, "printing a tensor");
+    rle_tensor_release(part);
     if (status != RLE_OK) {
         rle_free(host);
         return status;
     }
-    rle_array a = t->a;
     a.data = host;
     rle_array_set_contiguous(&a);
     text result = {0};
-    printer p = {
-        .a = &a, .summarize = rle_array_numel(&a) > SUMMARY_ABOVE, .out = &result};
+    p.a = &a;
+    p.out = &result;
     put(&result, "tensor(");
     if (rle_array_numel(&a) == 0) {
         put(&result, "[]");
