@@ -52,7 +52,7 @@ if [ -d "$build/libraries" ]; then # packed elsewhere
 fi
 begin=$(date +%s)
 left() { echo $((begin + seconds - $(date +%s))); }
-work=$(mktemp -d "${TMPDIR:-/tmp}/rlengine-gpu-XXXXXX") || exit 2
+mkdir -p "$build" "$(dirname "$report")" && work=$(mktemp -d "$build/gpu-XXXXXX") || exit 2
 session=
 end_session() { # SIGNAL
   # shellcheck disable=SC2046
@@ -60,7 +60,6 @@ end_session() { # SIGNAL
 }
 trap 'end_session KILL; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
-mkdir -p "$build" "$(dirname "$report")" || exit 2
 : >"$work/rows"
 : >"$work/sections"
 
@@ -116,13 +115,18 @@ part() {
   late=$?
   wait "$session"
   code=$?
-  [ "$late" -eq 0 ] || code=124
   session=
+  [ "$late" -eq 0 ] || code=124
   result=$(grep '^result: ' "$log" | tail -n 1 | cut -c 9-)
+  if [ "$code" -eq 124 ] && [ -s "$work/results/counts" ]; then
+    result=$(awk '{ p += $1; f += $2 } END { printf "%d passed, %d failed until then", p, f }' \
+      "$work/results/counts")
+  fi
+  rm -rf "$work/results"
   case $code in
     0) result="ok${result:+: $result}" ;;
     3) result="not run: $(tail -n 1 "$log" | one_line)" ;;
-    124) result="FAIL: took longer than $limit s${result:+ ($result)}" ;;
+    124) result="FAIL: took longer than $limit s${result:+: $result}" ;;
     *) result="FAIL: ${result:-exit code $code}" ;;
   esac
   printf '| %s | %s | %d s |\n' "$title" "$(printf '%s' "$result" | tr '|' '/')" \
