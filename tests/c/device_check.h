@@ -70,15 +70,21 @@ static inline int check_only_mode(void)
 static inline bool check_mode(int m)
 {
     if (dev->type != RLE_DEVICE_EMU) return m == 0;
-    int only = check_only_mode();
-    if (m < (int)(sizeof check_modes / sizeof *check_modes) && (only < 0 || m == only))
+    if (m < (int)(sizeof check_modes / sizeof *check_modes))
         return rle_device_emu_control(check_modes[m]) == RLE_OK;
     rle_device_emu_control(check_modes[0]);
     return false;
 }
 
+static inline int check_wanted_mode(int m)
+{
+    int only = check_only_mode(), all = (int)(sizeof check_modes / sizeof *check_modes);
+    return only < 0 || m == only ? m : all;
+}
+
 #define FOR_EACH_MODE(m)                                                                 \
-    for (int m = check_only_mode() > 0 ? check_only_mode() : 0; check_mode(m); m++)
+    for (int m = check_only_mode() > 0 ? check_only_mode() : 0;                          \
+         check_mode(check_wanted_mode(m)); m++)
 
 /* ---- twins ---- */
 
