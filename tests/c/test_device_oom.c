@@ -76,8 +76,9 @@ static void the_refusal_says_what_holds_the_memory_and_what_to_do(void **state)
     const char *report = rle_device_oom_report();
     assert_int_equal(strncmp(report, rle_message(), strlen(rle_message())), 0);
     static const char *const parts[] = {
-        "host:0: limit 256.0 MiB, reserved 236.0 MiB (allocated 236.0 MiB, rounding 0 bytes, "
-        "free 0 bytes, largest free block 0 bytes)",
+        ("host:0: limit 256.0 MiB, reserved 236.0 MiB (allocated 236.0 MiB, rounding 0 "
+         "bytes, "
+         "free 0 bytes, largest free block 0 bytes)"),
         "asked once more (1 times so far, 1 in vain)",
         "     220.0 MiB  graph           11 tensors train.lua:88",
         "      16.0 MiB  weights          1 tensor  train.lua:10",
