@@ -43,7 +43,8 @@ device_tests() {
 lua_tests() {
   # Left out: what builds the engine, looks at this script, or is a part of its own.
   find tests/unit tests/integration tests/learning -name '*_spec.lua' ! -name module_spec.lua \
-    ! -name oom_story_spec.lua | LC_ALL=C sort | if [ "$GPU_QUICK" -eq 1 ]; then grep tensor_spec; else cat; fi |
+    ! -name oom_story_spec.lua | LC_ALL=C sort |
+    if [ "$GPU_QUICK" -eq 1 ]; then grep tensor_spec; else cat; fi |
     while read -r file; do
       printf '%s\t60\t%s/rlengine tests/support/run_busted.lua -o TAP %s\n' \
         "${file#tests/}" "$GPU_BUILD" "$file"
@@ -93,8 +94,10 @@ story() {
     awk -F', *' '$2 ~ /^[0-9]+$/ { if (!($1 in most)) first[$1] = $2
         if ($2 > most[$1]) most[$1] = $2
         last[$1] = $2 }
-      END { for (p in most) { printf "  process %s: %s, %s, %s\n", p, first[p], most[p], last[p]; n++ }
-        if (!n) print "  it names no process (it sees none from inside a container)" }' "$GPU_WORK/apps"
+      END {
+        for (p in most) { printf "  process %s: %s, %s, %s\n", p, first[p], most[p], last[p]; n++ }
+        if (!n) print "  it names no process (it sees none from inside a container)"
+      }' "$GPU_WORK/apps"
   fi
   return $code
 }
@@ -117,8 +120,8 @@ sanitizer() {
       case $code in
         0) echo "ok   $kind $name" ;;
         124 | 137)
-          if grep -qE '^=+ (Error|Invalid|Race|Hazard|Barrier|Program hit)' "$GPU_WORK/sanitizer.log"
-          then code=99; else echo "ok   $kind $name (stopped after 20 s, nothing found)"; fi ;;
+          if grep -qE '^=+ (Error|Invalid|Race|Hazard|Barrier|Program hit)' \
+            "$GPU_WORK/sanitizer.log"; then code=99; else echo "ok   $kind $name (stopped after 20 s, nothing found)"; fi ;;
       esac
       case $code in
         0 | 124 | 137) ;;

@@ -73,7 +73,8 @@ describe("tests/gpu/run.sh", function()
 
   it("ends what takes too long, with all that it started", function()
     local there = stand_in(("echo $$ >>%s/pids; exec sleep 1000"):format(folder))
-    local r = run("--device", "emu", "--build", there, "--only", "device-tests,lua", "--seconds", "4")
+    local r = run("--device", "emu", "--build", there, "--only", "device-tests,lua",
+      "--seconds", "6")
     assert.equal(1, r.code, r.out .. r.err)
     assert.truthy(rows()["C tests of the device"]:match "^FAIL: took longer than %d s")
     assert.equal("not run: no time left", rows()["Lua tests"])
