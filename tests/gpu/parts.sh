@@ -114,21 +114,21 @@ sanitizer() {
     for name in $(c_tests); do
       # Under it a kernel takes a hundred times as long: no test has to come to its end.
       timeout -k 5 20 "$tool" --tool "$kind" --error-exitcode 99 \
-        "$GPU_BUILD/tests/$name" >"$GPU_WORK/sanitizer.log" 2>&1
+        "$GPU_BUILD/tests/$name" >"$GPU_WORK/tool.log" 2>&1
       code=$?
       ran=$((ran + 1))
       case $code in
         0) echo "ok   $kind $name" ;;
         124 | 137)
           if grep -qE '^=+ (Error|Invalid|Race|Hazard|Barrier|Program hit)' \
-            "$GPU_WORK/sanitizer.log"; then code=99; else echo "ok   $kind $name (stopped after 20 s, nothing found)"; fi ;;
+            "$GPU_WORK/tool.log"; then code=99; else echo "ok   $kind $name (stopped after 20 s, nothing found)"; fi ;;
       esac
       case $code in
         0 | 124 | 137) ;;
         *)
           failed=$((failed + 1))
           echo "FAIL $kind $name (exit code $code)"
-          grep '^=====' "$GPU_WORK/sanitizer.log" | head -n 30 ;;
+          grep '^=====' "$GPU_WORK/tool.log" | head -n 30 ;;
       esac
       echo "result: $ran runs, $failed with findings"
     done

@@ -83,6 +83,38 @@ describe("tests/gpu/run.sh", function()
     end
   end)
 
+  it("asks the driver and compute-sanitizer on a machine with a GPU", function()
+    -- Stand-ins for both, and the emulated device under the name of the real one.
+    local plugins, bin = folder .. "/plugins", folder .. "/bin"
+    process.check { "mkdir", plugins, bin }
+    process.check { "cp", build .. "/lib/rlengine/rlengine_emu.so", plugins .. "/rlengine_cuda.so" }
+    process.write(bin .. "/nvidia-smi", [[#!/bin/sh
+      case $1 in
+        --query-gpu=name) echo "NVIDIA Stand-in" ;;
+        --query-gpu=compute_cap) echo 9.0 ;;
+        --query-gpu=*) echo 123 ;;
+        -L) echo "GPU 0: NVIDIA Stand-in" ;;
+      esac]])
+    process.write(bin .. "/compute-sanitizer", [[#!/bin/sh
+      [ "$2" != racecheck ] || { echo "========= Error: Race reported"; exit 99; }
+      shift 4
+      exec "$@"]])
+    process.write(bin .. "/nvcc", "#!/bin/sh\necho release 13.0\n")
+    process.check { "sh", "-c", "chmod +x " .. bin .. "/*" }
+    local r = process.run({ "tests/gpu/run.sh", "--no-build", "--build", build, "--report", report,
+      "--quick", "--only", "device-tests,benchmarks,sanitizer" }, { env = {
+        PATH = bin .. ":" .. os.getenv "PATH", RLENGINE_PLUGINS = plugins, CUDACXX = false } })
+    assert.equal(1, r.code, r.out .. r.err)
+    local found = rows()
+    assert.truthy(found["C tests of the device"]:match "^ok")
+    assert.equal("ok", found["Operations"])
+    assert.equal("FAIL: 3 runs, 1 with findings", found["compute-sanitizer"])
+    local text = process.read(report)
+    assert.truthy(text:match "^# rlengine on NVIDIA Stand%-in\n")
+    assert.truthy(text:find("ok   memcheck test_device\n", 1, true), text)
+    assert.truthy(text:match "FAIL racecheck test_device %(exit code 99%)\n=+ Error: Race reported")
+  end)
+
   it("says why it cannot begin", function()
     local r = run("--device", "emu:99", "--build", build)
     assert.equal(2, r.code)
