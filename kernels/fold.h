@@ -7,9 +7,8 @@
  * to a chunk, then the chunks. engine/device/cpu/reduce.c does the same, so results are
  * equal bit for bit, and which threads do the work is free:
  *
- *   fold_block_by_lanes   16 neighbouring threads are the 16 lanes (elements side by
- * side) fold_block_alone      one thread has all lanes in registers (outputs side by
- * side)
+ *   fold_block_by_lanes   16 neighbouring threads are the 16 lanes: elements side by side
+ *   fold_block_alone      one thread has all lanes in registers: outputs side by side
  *
  * An operation says what the elements are and what is done with them:
  *

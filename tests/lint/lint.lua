@@ -16,10 +16,10 @@ local function source(path, text)
 end
 
 local function read_tree()
-  local find = io.popen [[find engine kernels lua scripts tests cmake CMakeLists.txt README.md \
-    -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' -o -name '*.lua' -o -name '*.sh' \
-    -o -name '*.py' -o -name '*.md' -o -name '*.cmake' -o -name '*.txt' \) 2>/dev/null \
-    | grep -v '/\.' | LC_ALL=C sort]]
+  local find = io.popen [[find engine kernels lua scripts tests docs CMakeLists.txt README.md \
+    -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cc' -o -name '*.lua' \
+    -o -name '*.sh' -o -name '*.py' -o -name '*.md' -o -name '*.cmake' -o -name '*.txt' \) \
+    2>/dev/null | grep -v '/\.' | LC_ALL=C sort]]
   local sources = {}
   for path in find:lines() do
     local f = assert(io.open(path, "rb"))

@@ -5,7 +5,9 @@ local rules = {}
 
 local function rule(r) rules[#rules + 1] = r end
 
-local function is_c(path) return path:match "%.[ch]$" or path:match "%.cc$" or path:match "%.cuh?$" end
+local function is_c(path)
+  return path:match "%.[ch]$" or path:match "%.cc$" or path:match "%.cuh?$"
+end
 
 --- C text with comments and strings blanked out, lines kept.
 local function without_comments(text)
