@@ -208,8 +208,7 @@ static int create_filled(lua_State *L, int first, bool fill_it, double value,
     rle_tensor **slot = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_tensor_new(c.device, c.dtype, ndim, shape, slot));
     if (fill_it)
-        rle_lua_check(L,
-                      c.device->ops->fill(c.device, &(*slot)->a, value, (int64_t)value));
+        rle_lua_check(L, rle_op_fill(*slot, value, rle_lua_whole(c.dtype, value)));
     require_grad_if(L, &c, *slot);
     return 1;
 }

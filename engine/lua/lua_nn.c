@@ -93,7 +93,8 @@ static int nn_fill_constant(lua_State *L)
 {
     rle_lua_enter(L);
     double value = luaL_checknumber(L, 2);
-    rle_lua_check(L, rle_op_fill(rle_lua_check_tensor(L, 1), value, (int64_t)value));
+    rle_tensor *t = rle_lua_check_tensor(L, 1);
+    rle_lua_check(L, rle_op_fill(t, value, rle_lua_whole(t->a.dtype, value)));
     return 0;
 }
 
