@@ -103,10 +103,10 @@ local function join(hand, given)
   return rpc
 end
 
--- A trainer begins when its observers are there: what it says to them first then takes no
--- longer than anything later.
+-- A trainer begins when its observers are there, or have been: what it says to them first then
+-- takes no longer than anything later.
 local function wait_for_observers(rpc, ctx)
-  if ctx.observers then rpc.wait_for(ctx.observers) end
+  if ctx.observers then rpc._wait_for_start(ctx.observers) end
 end
 
 -- Serve until the trainer is done. That it was lost is not this process's failure, and the log

@@ -165,15 +165,14 @@ function rpc.serve()
   end
 end
 
---- Wait until those workers are connected.
--- @param names list
--- @param[opt] given {timeout = seconds}, default 60: then DEADLINE_EXCEEDED
-function rpc.wait_for(names, given)
-  local timeout, waited = futures.timeout_of("wait_for", given) or 60, 0
+-- Wait until each of the workers is connected or, with or_left, was and has said goodbye.
+local function wait_for(names, timeout, or_left)
+  local waited = 0
   while true do
     local missing
     for _, name in ipairs(names) do
-      if not c.connected(name) then missing = name end
+      local connected, left = c.connected(name)
+      if not connected and not (or_left and left) then missing = name end
     end
     if not missing then return end
     if waited >= timeout then
@@ -183,6 +182,16 @@ function rpc.wait_for(names, given)
     waited = waited + 0.005
   end
 end
+
+--- Wait until those workers are connected.
+-- @param names list
+-- @param[opt] given {timeout = seconds}, default 60: then DEADLINE_EXCEEDED
+function rpc.wait_for(names, given)
+  wait_for(names, futures.timeout_of("wait_for", given) or 60)
+end
+
+-- For rl.launch: a process that was quick may be done before another sees that it came.
+function rpc._wait_for_start(names) wait_for(names, 60, true) end
 
 --- Stop being a worker: no new calls, those being served may finish, peers are told. In a
 -- handler it makes rpc.serve return.

@@ -122,6 +122,22 @@ describe("rl.launch", function()
     nothing_is_left(started)
   end)
 
+  it("runs trainers whose observers are done before anybody looks", function()
+    for _ = 1, 5 do
+      local code, out, err, started = run [[
+        require("rlengine").launch {
+          trainers = 2,
+          trainer = function(ctx) print("trained by " .. ctx.rank) end,
+          observer = function() end,
+        }
+      ]]
+      assert.equal("", err)
+      assert.equal(0, code)
+      assert.same({ "agent_0 | trained by 0", "agent_1 | trained by 1" }, lines(out))
+      nothing_is_left(started)
+    end
+  end)
+
   it("prefixes all lines or none when told so", function()
     local script = [[
       local rl = require "rlengine"
