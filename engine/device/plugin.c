@@ -4,7 +4,9 @@
 #include "device/plugin.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <limits.h>
+#include <link.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,20 +91,59 @@ static bool find(const char *file, char *path, size_t size)
     return try_place(path, size, RLE_PLUGIN_DIR, "", file);
 }
 
+/* Whether the file has all that its program headers promise. What is cut off, by a copy
+ * that was stopped or a full disk, dlopen would map and then fall over (SIGBUS). Other
+ * damage it sees by itself. */
+static bool is_whole(const char *path)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f) return false;
+    ElfW(Ehdr) e;
+    ElfW(Phdr) h;
+    bool whole = fread(&e, sizeof e, 1, f) == 1 &&
+                 memcmp(e.e_ident, ELFMAG, SELFMAG) == 0 && e.e_phentsize == sizeof h &&
+                 fseek(f, 0, SEEK_END) == 0;
+    long size = whole ? ftell(f) : -1;
+    for (int i = 0; whole && i < e.e_phnum; i++)
+        whole = size >= 0 &&
+                fseek(f, (long)(e.e_phoff + (size_t)i * sizeof h), SEEK_SET) == 0 &&
+                fread(&h, sizeof h, 1, f) == 1 && h.p_offset <= (size_t)size &&
+                h.p_filesz <= (size_t)size - h.p_offset;
+    fclose(f);
+    return whole;
+}
+
+/* Not found: where RLENGINE_PLUGINS says, or because it was not built. */
+static rle_status not_found(bool cuda, const char *file)
+{
+    const char *given = getenv("RLENGINE_PLUGINS");
+    if (given && *given)
+        return rle_fail(
+            RLE_UNAVAILABLE,
+            "there is no %s in %s, the folder that RLENGINE_PLUGINS names: unset it or "
+            "name the one with the plug-ins",
+            file, given);
+    return rle_fail(
+        RLE_UNAVAILABLE, "%s",
+        cuda ? "built without CUDA: install the CUDA Toolkit (nvcc) and build again"
+             : "built without the emulated device: install a C++ compiler (Debian: "
+               "g++) and build again");
+}
+
 static rle_status load(rle_device_type type, const rle_plugin **out)
 {
     bool cuda = type == RLE_DEVICE_CUDA;
     const char *file = cuda ? "rlengine_cuda.so" : "rlengine_emu.so";
     char path[PATH_MAX];
-    if (!find(file, path, sizeof path))
+    if (!find(file, path, sizeof path)) return not_found(cuda, file);
+    if (!is_whole(path))
         return rle_fail(
-            RLE_UNAVAILABLE, "%s",
-            cuda ? "built without CUDA: install the CUDA Toolkit (nvcc) and build "
-                   "again"
-                 : "built without the emulated device: install a C++ compiler "
-                   "(Debian: g++) and build again");
+            RLE_UNAVAILABLE,
+            "%s is no plug-in or only a part of one: build and install it again", path);
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!object) return rle_fail(RLE_UNAVAILABLE, "%s", dlerror());
+    if (!object)
+        return rle_fail(RLE_UNAVAILABLE, "%s: build and install the plug-in again",
+                        dlerror());
     rle_plugin_entry_fn *entry;
     *(void **)&entry = dlsym(object, RLE_PLUGIN_ENTRY);
     const rle_plugin *p = entry ? entry(RLE_PLUGIN_ABI, &host) : NULL;

@@ -283,6 +283,35 @@ describe("the program", function()
     end
   end)
 
+  it("says what is wrong with a plug-in", function()
+    local folder = process.check({ "mktemp", "-d" }):match "[^\n]+"
+    local file = folder .. "/rlengine_emu.so"
+    local function why(content)
+      if content then
+        local f = assert(io.open(file, "wb"))
+        f:write(content)
+        f:close()
+      end
+      local r = process.run({ process.program(), "-e",
+        'print(select(2, pcall(require("rlengine").device, "emu")).message)' },
+        { env = { RLENGINE_PLUGINS = folder, RLENGINE_DEVICE = "cpu" } })
+      assert.equal(0, r.code, r.err)
+      return (r.out:gsub("\n$", ""))
+    end
+    assert.equal(('no device "emu": there is no rlengine_emu.so in %s, the folder that '
+      .. "RLENGINE_PLUGINS names: unset it or name the one with the plug-ins"):format(folder), why())
+    local broken = ('no device "emu": %s is no plug-in or only a part of one: build and install it '
+      .. "again"):format(file)
+    assert.equal(broken, why "")
+    assert.equal(broken, why "not a plug-in")
+    local program = assert(io.open(process.program(), "rb"))
+    local start = program:read(20000) -- its headers promise more
+    program:close()
+    assert.equal("\127ELF", start:sub(1, 4))
+    assert.equal(broken, why(start))
+    process.check { "rm", "-r", folder }
+  end)
+
   it("opens no plug-in to start", function()
     local chunk = [[local rl = require "rlengine" local t = rl.zeros(2) + 1
       for line in io.lines "/proc/self/maps" do
