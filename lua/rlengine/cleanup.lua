@@ -57,6 +57,10 @@ function cleanup.per_episode(given)
   given = options.check("rl.cleanup.per_episode", given,
     { empty_cache = "boolean", collect = "boolean", every = "number" })
   local every, calls = given.every or 1, 0
+  if every < 1 or every % 1 ~= 0 then
+    options.fail("INVALID_ARGUMENT",
+      "rl.cleanup.per_episode: every must be a whole number from 1 on, got %s", tostring(every))
+  end
   return cleanup.policy(function(stats)
     calls = calls + 1
     if (stats.episode or calls) % every ~= 0 then return nil end

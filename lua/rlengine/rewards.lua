@@ -19,6 +19,19 @@ local options = require "rlengine.options"
 
 local rewards = {}
 
+-- What goes with rewards that are a tensor.
+local function check_options(what, given)
+  if given.dones ~= nil and not core.tensor.is_tensor(given.dones) then
+    options.fail("INVALID_ARGUMENT", '%s: option "dones" must be a bool tensor, as rewards are '
+      .. "one, got %s", what, type(given.dones))
+  end
+  if given.last ~= nil and type(given.last) ~= "number" and not core.tensor.is_tensor(given.last)
+  then
+    options.fail("INVALID_ARGUMENT", '%s: option "last" must be a number or a tensor, got %s', what,
+      type(given.last))
+  end
+end
+
 --- The smallest step of a float32 at 1, added to a deviation before dividing by it.
 rewards.eps = 2 ^ -23
 
@@ -36,7 +49,16 @@ function rewards.discounted(episode, given)
     { gamma = "number", dones = "any", last = "any" })
   local gamma = given.gamma or 0.99
   if core.tensor.is_tensor(episode) then
+    check_options("rl.rewards.discounted", given)
     return core.rewards.gae(episode, nil, given.dones, given.last, gamma, 1)
+  end
+  if type(episode) ~= "table" then
+    options.fail("INVALID_ARGUMENT",
+      "rl.rewards.discounted: expected a list of rewards or a tensor, got %s", type(episode))
+  end
+  if given.dones ~= nil and type(given.dones) ~= "table" then
+    options.fail("INVALID_ARGUMENT", 'rl.rewards.discounted: option "dones" must be a list, as '
+      .. "rewards are one, got %s", type(given.dones))
   end
   local returns, following = {}, given.last or 0
   for t = #episode, 1, -1 do
@@ -62,6 +84,7 @@ function rewards.gae(given)
         type(given[name]))
     end
   end
+  check_options("rl.rewards.gae", given)
   local advantages = core.rewards.gae(given.rewards, given.values, given.dones, given.last,
     given.gamma or 0.99, given.lambda or 0.95)
   return advantages, advantages + given.values:detach()

@@ -103,16 +103,17 @@ describe("rl.cleanup", function()
   end)
 
   it("acts under pressure and leaves the rest alone", function()
-    local policy = cleanup.on_pressure { above = "3MiB" }
-    rl.memory.empty_cache()
+    collectgarbage()
     collectgarbage()
     rl.memory.empty_cache()
+    local above = rl.memory.reserved() + 3 * 2 ^ 20
+    local policy = cleanup.on_pressure { above = above }
     policy:run {}
     assert.equal(0, policy.runs)
     rl.zeros(1000, 1000):free()
     assert.is_true(policy:run {} >= 4e6)
     assert.equal(1, policy.runs)
-    policy:run { reserved = 4 * 2 ^ 20 }
+    policy:run { reserved = above + 1 }
     assert.equal(2, policy.runs)
   end)
 
@@ -125,5 +126,10 @@ describe("rl.cleanup", function()
     assert.is_false(pcall(cleanup.on_pressure, {}))
     assert.is_false(pcall(cleanup.on_pressure, { above = "5 apples" }))
     assert.is_false(pcall(cleanup.per_episode, { empty_cash = true }))
+    for _, every in ipairs { 0, -1, 1.5 } do
+      local ok, err = pcall(cleanup.per_episode, { every = every })
+      assert.is_false(ok)
+      assert.matches("every must be a whole number from 1 on, got ", err.message)
+    end
   end)
 end)
