@@ -53,6 +53,15 @@ static bool is_fragmented(const refusal *r)
     return r->total && r->room >= r->size && r->room - r->stats.cached < r->size;
 }
 
+/* What the driver gives at once for that size, where the limit has no room for so much;
+ * else 0. */
+static size_t too_coarse(const refusal *r)
+{
+    if (!r->limited || r->dev->type == RLE_DEVICE_CPU || is_fragmented(r)) return 0;
+    size_t taken = rle_segments_want(r->size, true);
+    return r->room >= r->size && r->room < taken ? taken : 0;
+}
+
 static void advise(const refusal *r, char *text, size_t *used)
 {
     const rle_memory_row *top = r->holders ? &r->holder[0] : NULL;
@@ -189,7 +198,11 @@ rle_status rle_device_refuse(rle_device *dev, size_t size)
                      rle_bytes_format((double)r.room, room, sizeof room),
                      rle_bytes_format((double)(r.stats.reserved - r.stats.cached), total,
                                       sizeof total));
-    if (r.total && r.room >= r.size && !is_fragmented(&r))
+    size_t coarse = too_coarse(&r);
+    if (coarse)
+        rle_text_add(line, sizeof line, &used, ", but it is taken in pieces of %s here",
+                     rle_bytes_format((double)coarse, held, sizeof held));
+    else if (r.total && r.room >= r.size && !is_fragmented(&r))
         rle_text_add(line, sizeof line, &used, ", but the driver refused");
     if (is_fragmented(&r))
         rle_text_add(line, sizeof line, &used, " in pieces of at most %s",

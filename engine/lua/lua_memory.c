@@ -102,7 +102,8 @@ static int memory_limit(lua_State *L)
         size_t bytes = 0;
         if (lua_type(L, 2) == LUA_TSTRING) {
             rle_lua_check(L, rle_bytes_parse(lua_tostring(L, 2), &bytes));
-        } else if (lua_type(L, 2) == LUA_TNUMBER && lua_tonumber(L, 2) >= 0) {
+        } else if (lua_type(L, 2) == LUA_TNUMBER && lua_tonumber(L, 2) >= 0 &&
+                   lua_tonumber(L, 2) <= 0x1p53) {
             bytes = (size_t)lua_tonumber(L, 2);
         } else if (!lua_isboolean(L, 2) || lua_toboolean(L, 2)) {
             return rle_lua_fail(

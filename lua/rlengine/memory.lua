@@ -3,6 +3,7 @@
 -- the default device.
 
 local core = require "rlengine.core"
+local options = require "rlengine.options"
 local c = core.memory
 
 local memory = {
@@ -56,37 +57,32 @@ local function largest_growth(before, now)
   return best, growth
 end
 
-local function check_options(options, known)
-  for key in pairs(options) do
-    if not known[key] then
-      error(core.error.new{ code = "INVALID_ARGUMENT",
-        message = ("unknown option \"%s\""):format(tostring(key)) }, 0)
-    end
-  end
-end
-
 local Watch = {}
 Watch.__index = Watch
 
 --- Tell at the first episode above the plateau what grew, by how much, held by which line.
 -- Call the returned watch (or `watch:episode()`) at the end of each episode; the first two
--- set the plateau, and what grows after it is told by an out-of-memory error too. options:
--- tolerance ("64KiB"), device, log (a function of the message; default: a line on standard
--- error).
+-- set the plateau, and what grows after it is told by an out-of-memory error too. After a
+-- warning the plateau is what is held then. Options: tolerance ("64KiB"), device, log (a
+-- function of the message; default: a line on standard error).
 -- @return a watch
-function memory.watch(options)
-  options = options or {}
-  check_options(options, { every = true, tolerance = true, device = true, log = true })
-  if options.every ~= nil and options.every ~= "episode" then
-    error(core.error.new{ code = "INVALID_ARGUMENT",
-      message = "watch: every must be \"episode\"" }, 0)
+function memory.watch(given)
+  given = options.check("rl.memory.watch", given,
+    { every = "string", tolerance = "number|string", device = "any", log = "function" })
+  if given.every ~= nil and given.every ~= "episode" then
+    options.fail("INVALID_ARGUMENT", 'rl.memory.watch: every must be "episode"')
   end
   return setmetatable({
-    tolerance = c.parse(options.tolerance or "64KiB"),
-    device = options.device,
-    log = options.log or function(message) io.stderr:write(message, "\n") end,
+    tolerance = c.parse(given.tolerance or "64KiB"),
+    device = given.device and core.device.get(given.device),
+    log = given.log or function(message) io.stderr:write(message, "\n") end,
     episodes = 0,
   }, Watch)
+end
+
+-- What is held now is the plateau.
+function Watch:settle(bytes)
+  self.plateau, self.rows, self.since = bytes, row_bytes(self.device), self.episodes
 end
 
 --- One episode is over. Returns the growth over the plateau in bytes, and the row that grew
@@ -96,45 +92,49 @@ function Watch:episode()
   self.episodes = self.episodes + 1
   local bytes = c.allocated(self.device)
   if self.episodes <= 2 then
-    self.plateau, self.rows = bytes, row_bytes(self.device)
+    self:settle(bytes)
     c.mark(self.device, ("episode %d"):format(self.episodes))
     return 0
   end
   local growth = bytes - self.plateau
   if growth <= self.tolerance then return growth end
   local row, by = largest_growth(self.rows, row_bytes(self.device))
-  self.log(("memory grew by %s over episode 2 at episode %d; most of it (%s): %s"):format(
-    c.format(growth), self.episodes, c.format(by), row or "?"))
-  self.plateau, self.rows = bytes, row_bytes(self.device)
+  self.log(("memory grew by %s over episode %d at episode %d; most of it (%s): %s"):format(
+    c.format(growth), self.since, self.episodes, c.format(by), row or "?"))
+  self:settle(bytes)
   return growth, row
 end
 
 Watch.__call = Watch.episode
 
 --- Run fn `repeats` times and raise unless device bytes, tensors and tape nodes are the
--- same after the second and the last run. For tests.
-function memory.assert_flat(fn, options)
-  options = options or {}
-  check_options(options, { repeats = true, device = true, tolerance = true })
-  local repeats = options.repeats or 20
-  local tolerance = c.parse(options.tolerance or 0)
+-- same after the second and the last run. For tests. Options: repeats (20, at least 3),
+-- tolerance (0), device.
+function memory.assert_flat(fn, given)
+  if type(fn) ~= "function" then
+    options.fail("INVALID_ARGUMENT", "rl.memory.assert_flat: expected a function, got %s", type(fn))
+  end
+  given = options.check("rl.memory.assert_flat", given,
+    { repeats = "number", device = "any", tolerance = "number|string" })
+  local repeats, device = math.max(3, given.repeats or 20), given.device
+  local tolerance = c.parse(given.tolerance or 0)
   local before, rows
-  for i = 1, math.max(3, repeats) do
+  for i = 1, repeats do
     fn(i)
     collect()
-    if i == 2 then before, rows = c.stats(options.device), row_bytes(options.device) end
+    if i == 2 then before, rows = c.stats(device), row_bytes(device) end
   end
-  local after = c.stats(options.device)
+  local after = c.stats(device)
   if after.allocated - before.allocated > tolerance then
-    local row, by = largest_growth(rows, row_bytes(options.device))
-    error(core.error.new{ code = "FAILED_PRECONDITION", message =
-      ("memory is not flat: %s more after %d runs than after 2; most of it (%s): %s"):format(
-        c.format(after.allocated - before.allocated), repeats, c.format(by), row or "?") }, 0)
+    local row, by = largest_growth(rows, row_bytes(device))
+    options.fail("FAILED_PRECONDITION",
+      "memory is not flat: %s more after %d runs than after 2; most of it (%s): %s",
+      c.format(after.allocated - before.allocated), repeats, c.format(by), row or "?")
   end
   if after.nodes > before.nodes or after.tensors > before.tensors then
-    error(core.error.new{ code = "FAILED_PRECONDITION", message =
-      ("memory is not flat: %d more tensors and %d more tape nodes after %d runs than after 2")
-      :format(after.tensors - before.tensors, after.nodes - before.nodes, repeats) }, 0)
+    options.fail("FAILED_PRECONDITION",
+      "memory is not flat: %d more tensors and %d more tape nodes after %d runs than after 2",
+      after.tensors - before.tensors, after.nodes - before.nodes, repeats)
   end
 end
 

@@ -123,6 +123,18 @@ for _, device in ipairs(devices) do
       assert.equal(65536, #rl.zeros(65536, on))
     end)
 
+    it("says when the limit is below what is taken at once", function()
+      if device == "cpu" then return end -- takes no more than is asked for
+      rl.memory.limit(device, rl.memory.reserved(device) + 1000)
+      local held = {}
+      local ok, err = pcall(function()
+        for i = 1, 4096 do held[i] = rl.zeros(128, on) end -- fills the segment that is open
+      end)
+      assert.is_false(ok)
+      assert.matches("wanted 512 bytes, 1000 bytes free of [%d.]+ %a+, but it is taken in pieces of "
+        .. "2.0 MiB here", err.message)
+    end)
+
     it("tells what grew since the plateau of a watch", function()
       local watch = rl.memory.watch { device = device, log = function() end }
       watch()

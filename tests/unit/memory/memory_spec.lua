@@ -102,7 +102,7 @@ describe("memory", function()
 
   it("a loop that holds its graph is told which line", function()
     rl.memory.empty_cache()
-    rl.memory.limit(device, rl.memory.allocated() + 4 * MiB)
+    rl.memory.limit(device, rl.memory.allocated() + 16 * MiB)
     local x, losses, line = rl.ones(1000):requires_grad_(), {}, nil
     local ok, err = pcall(function()
       for i = 1, 10000 do losses[i] = x:exp(); line = here() end
@@ -200,7 +200,7 @@ describe("memory", function()
       assert.equal(2, #messages)
       assert.matches("16.0 KiB over episode 2 at episode 3", messages[1])
       assert.matches("tensors made at .*memory_spec.lua:" .. line, messages[1])
-      assert.is_false((pcall(rl.memory.watch, { evry = 1 })))
+      assert.matches("16.0 KiB over episode 3 at episode 4", messages[2]) -- from the last warning
       assert.equal(4096, #held[4])
     end)
 
@@ -210,6 +210,28 @@ describe("memory", function()
       local ok, err = pcall(rl.memory.assert_flat, function() held[#held + 1] = rl.zeros(100) end)
       assert.is_false(ok)
       assert.matches("memory is not flat: 7.0 KiB more", err.message)
+    end)
+
+    it("refuses what it cannot use", function()
+      local function refuses(message, f, ...)
+        local ok, err = pcall(f, ...)
+        assert.is_false(ok)
+        assert.equal(message, err.message)
+      end
+      refuses('rl.memory.watch: unknown option "evry"; did you mean "every"?', rl.memory.watch,
+        { evry = 1 })
+      refuses('rl.memory.watch: every must be "episode"', rl.memory.watch, { every = "step" })
+      refuses("rl.memory.watch: expected a table of options, got string", rl.memory.watch, "emu")
+      refuses('rl.memory.watch: option "log" must be a function, got number', rl.memory.watch,
+        { log = 1 })
+      assert.is_false(pcall(rl.memory.watch, { device = "gpu" }))
+      refuses("rl.memory.assert_flat: expected a function, got nil", rl.memory.assert_flat)
+      refuses('rl.memory.assert_flat: unknown option "dev"', rl.memory.assert_flat, print,
+        { dev = "cpu" })
+      for _, bytes in ipairs { -1, math.huge, 0 / 0, true, {} } do
+        refuses('limit: expected bytes, a size such as "64MiB", or false for none', rl.memory.limit,
+          "cpu", bytes)
+      end
     end)
   end)
 end)
