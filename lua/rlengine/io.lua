@@ -10,6 +10,12 @@ local options = require "rlengine.options"
 
 local io = {}
 
+local metadata_of_files = setmetatable({}, { __mode = "k" })
+
+-- Whether t is what load returned as metadata: where its two results are the arguments of a
+-- function, as in the example above, that is not a table of options.
+function io._is_metadata(t) return metadata_of_files[t] == true end
+
 --- Write tensors, or those of a module, to a file. `tensors`: a table of name -> tensor.
 -- {metadata =}: a table of strings. The file appears whole or not at all.
 function io.save(path, tensors, given)
@@ -28,7 +34,9 @@ end
 -- A damaged file raises DATA_LOSS and says what is wrong.
 function io.load(path, given)
   given = options.check("load", given, { device = "any" })
-  return core.io.load(path, given.device)
+  local tensors, metadata = core.io.load(path, given.device)
+  metadata_of_files[metadata] = true
+  return tensors, metadata
 end
 
 return io

@@ -43,7 +43,7 @@ print("%.6f %.6f" % tuple(other(torch.ones(4)).tolist()))
 ]], folder }
     local back = lua [[
       local policy = net()
-      policy:load_state_dict((rl.load(folder .. "/b")))
+      policy:load_state_dict(rl.load(folder .. "/b"))
       show(policy(rl.ones(4)))
     ]]
     process.remove(folder)

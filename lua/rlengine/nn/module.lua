@@ -14,6 +14,7 @@
 -- under a private key, written when a field first appears.
 
 local core = require "rlengine.core"
+local io = require "rlengine.io"
 local options = require "rlengine.options"
 
 local c = core.nn
@@ -341,7 +342,9 @@ end
 --- Copy a state_dict into this module. By default every name must be in both, with the same
 -- shape; `{strict = false}` skips what is missing or unexpected. Anything wrong raises, names
 -- all that is wrong and changes nothing. Returns { missing = names, unexpected = names }.
+-- `policy:load_state_dict(rl.load(path))` is fine: a file's metadata are no options.
 function Module:load_state_dict(dict, given)
+  if given ~= nil and io._is_metadata(given) then given = nil end
   local strict = options.check("load_state_dict", given, { strict = "boolean" }).strict ~= false
   if type(dict) ~= "table" then
     options.fail("INVALID_ARGUMENT", "load_state_dict: expected a table of tensors, got %s",
