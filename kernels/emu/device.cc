@@ -38,7 +38,7 @@ static const struct {
     {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
      "CUDA driver version is insufficient for CUDA runtime version", false},
     {cudaErrorDevicesUnavailable, "cudaErrorDevicesUnavailable",
-     "CUDA-capable device(s) is/are busy or unavailable", true},
+     "CUDA-capable device(s) is/are busy or unavailable", false},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected", false},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal", false},
     {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable",
@@ -100,6 +100,13 @@ void end_device(Device *device, cudaError_t error, const char *format, ...)
     say(format, args);
     va_end(args);
     device->ended = error;
+}
+
+cudaError_t take_last_error()
+{
+    cudaError_t e = last_error;
+    last_error = cudaSuccess;
+    return e;
 }
 
 void forget_errors()

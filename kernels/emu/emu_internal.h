@@ -115,6 +115,8 @@ cudaError_t fail(cudaError_t error, const char *format, ...)
 void end_device(Device *device, cudaError_t error, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool ends_device(cudaError_t error);
+/* The last error of a call, which is forgotten. */
+cudaError_t take_last_error();
 /* Forget errors, last and final. For tests. */
 void forget_errors();
 

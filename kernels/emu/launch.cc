@@ -190,7 +190,7 @@ static cudaError_t check_limits(const Launch *l)
     return cudaSuccess;
 }
 
-cudaError_t submit(Launch *launch, cudaStream_t stream)
+static cudaError_t hand_over(Launch *launch, cudaStream_t stream)
 {
     std::shared_ptr<Launch> owned(launch);
     Device *device;
@@ -201,6 +201,14 @@ cudaError_t submit(Launch *launch, cudaStream_t stream)
     if (ordered && !ends_device(ordered)) return fail(ordered, "%s", "");
     launch->injected = ordered;
     return push(stream, [owned](Device *d) { run(owned.get(), d); });
+}
+
+/* A real launch says nothing itself: the last error is asked for, which may be what an
+ * earlier call left there. */
+cudaError_t submit(Launch *launch, cudaStream_t stream)
+{
+    cudaError_t e = hand_over(launch, stream);
+    return e == cudaSuccess ? take_last_error() : e;
 }
 
 cudaError_t enqueue(cudaStream_t stream, void (*fn)(void *), void *arg)

@@ -229,7 +229,7 @@ extern "C" cudaError_t cudaStreamQuery(cudaStream_t stream)
     std::shared_ptr<Stream> s = stream_of(stream, d);
     if (s->queue.empty()) return s->device->ended;
     run_first(s.get());
-    return cudaErrorNotReady;
+    return fail(cudaErrorNotReady, "the stream has work left");
 }
 
 extern "C" cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
@@ -301,7 +301,7 @@ extern "C" cudaError_t cudaEventQuery(cudaEvent_t event)
     if (state->happened == state->recorded) return state->device->ended;
     std::shared_ptr<Stream> s = state->stream.lock();
     if (s && !s->queue.empty()) run_first(s.get());
-    return cudaErrorNotReady;
+    return fail(cudaErrorNotReady, "an event has not happened yet");
 }
 
 extern "C" cudaError_t cudaEventSynchronize(cudaEvent_t event)

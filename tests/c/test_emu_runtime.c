@@ -244,21 +244,25 @@ static void events_tell_when(void **state)
     assert_int_equal(cudaEventElapsedTime(&ms, a, b), cudaErrorInvalidResourceHandle);
     control("streams=lazy");
     assert_ok(cudaEventRecord(a, s));
-    assert_ok(k_add(p, 1, 1, s));
+    assert_int_equal(k_add(p, 1, 1, s),
+                     cudaErrorInvalidResourceHandle); /* what was left */
     assert_ok(cudaEventRecord(b, s));
     assert_int_equal(cudaEventElapsedTime(&ms, a, b), cudaErrorNotReady);
     while (cudaEventQuery(b) == cudaErrorNotReady) polls++;
     assert_int_equal(polls, 3);
+    assert_int_equal(cudaGetLastError(), cudaErrorNotReady);
     assert_ok(cudaEventElapsedTime(&ms, a, b));
     assert_true(ms >= 0 && ms < 1e5f);
     assert_ok(k_add(p, 1, 1, s));
     assert_ok(k_add(p, 1, 1, s));
     for (polls = 0; cudaStreamQuery(s) == cudaErrorNotReady;) polls++;
     assert_int_equal(polls, 2);
+    assert_int_equal(cudaGetLastError(), cudaErrorNotReady);
     assert_ok(cudaEventRecord(untimed, s));
     assert_ok(cudaEventSynchronize(untimed));
     assert_int_equal(cudaEventElapsedTime(&ms, a, untimed),
                      cudaErrorInvalidResourceHandle);
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidResourceHandle);
     /* What waits for an event waits for its last record at that time. */
     int got;
     cudaStream_t t;
@@ -382,6 +386,7 @@ static void failures_come_when_they_were_ordered(void **state)
     assert_int_equal(cudaGetDeviceCount(&n), cudaErrorInsufficientDriver);
     assert_int_equal(cudaSetDevice(0), cudaErrorInvalidDevice);
     assert_ok(cudaSetDevice(0));
+    assert_int_equal(cudaGetLastError(), cudaErrorInvalidDevice);
     /* One that ends the device shows when the work runs, with no more to say. */
     control("streams=lazy fail_launch=1:700");
     assert_ok(k_add(q, 1, 1, NULL));

@@ -37,10 +37,14 @@ static rle_status stream_synchronize(rle_device *dev, void *stream)
                                cudaStreamSynchronize(stream_of(dev, stream)));
 }
 
-/* cudaErrorNotReady is an answer. */
+/* cudaErrorNotReady is an answer; but the driver remembers it as an error, and the next
+ * launch would find it. */
 static rle_status answer(rle_device *dev, const char *op, cudaError_t e, bool *done)
 {
-    if (e != cudaErrorNotReady) RLE_TRY(rle_cuda_check_call(dev, op, e));
+    if (e == cudaErrorNotReady)
+        (void)cudaGetLastError();
+    else
+        RLE_TRY(rle_cuda_check_call(dev, op, e));
     *done = e == cudaSuccess;
     return RLE_OK;
 }
