@@ -248,6 +248,42 @@ static void each_device_has_its_own(void **state)
     rle_device_empty_cache(other);
 }
 
+/* As the collector does that lets go of another device's tensors. */
+static bool use_another(void *other, rle_device *device, size_t size)
+{
+    (void)device, (void)size;
+    ok(rle_device_synchronize(other));
+    return false;
+}
+
+static void room_is_made_with_another_device_and_used_on_this(void **state)
+{
+    (void)state;
+    enum { MANY = 100000 };
+    rle_device *other;
+    rle_device_figures before, after;
+    if (rle_device_get(dev->type == RLE_DEVICE_EMU ? "emu:1" : "cuda:1", 0, &other) !=
+        RLE_OK)
+        return;
+    rle_block b = block_of(dev, MANY * 4), sum = block_of(dev, 4);
+    rle_array x = floats(&b, MANY), y = floats(&sum, 1);
+    float got;
+    ok(dev->ops->fill(dev, &x, 1, 1));
+    rle_device_empty_cache(dev);
+    ok(dev->figures(dev, &before));
+    rle_device_on_pressure(use_another, other);
+    rle_device_fault(1); /* the reduction's working memory is refused once */
+    ok(dev->ops->reduce(dev, RLE_REDUCE_SUM, &y, &x, 1));
+    rle_device_on_pressure(NULL, NULL);
+    ok(dev->figures(dev, &after));
+    assert_true(after.workspace > before.workspace);
+    if (dev->type == RLE_DEVICE_EMU) /* a GPU has other users */
+        assert_int_equal(after.used - before.used, after.workspace - before.workspace);
+    ok(dev->copy_out(dev, &got, sum.data, 4));
+    assert_true(got == MANY);
+    rle_device_free(dev, &b), rle_device_free(dev, &sum);
+}
+
 static void a_device_says_what_it_is(void **state)
 {
     (void)state;
@@ -348,6 +384,8 @@ static void a_device_that_does_not_open_leaves_nothing(void **state)
         {"fail_count=1:100", "the NVIDIA driver finds no GPU (CUDA error 100)"},
         {"fail_count=1:999", "CUDA does not start: unknown error (CUDA error 999)"},
         {"fail_device=1", "emu:2: select the device: invalid device ordinal"},
+        {"fail_device=1:46", "emu:2: select the device: GPU 2 is busy or closed"},
+        {"fail_stream=1:46", "emu:2: create a stream: GPU 2 is busy or closed"},
         {"fail_stream=1", "emu:2: create a stream: "},
         {"fail_host=1", "emu:2: page-locked memory: "},
         {"fail_event=3", "emu:2: create an event: "},
@@ -361,6 +399,8 @@ static void a_device_that_does_not_open_leaves_nothing(void **state)
         assert_int_equal(rle_device_count(), before);
         assert_int_equal(rle_mem_bytes(), bytes);
     }
+    ok(rle_device_emu_control("fail_stream=1:46"));
+    assert_int_equal(rle_device_get("emu:2", 0, &third), RLE_UNAVAILABLE);
     ok(rle_device_get("emu:2", 0, &third));
     assert_int_equal(rle_device_count(), before + 1);
 }
@@ -406,6 +446,7 @@ int main(void)
         cmocka_unit_test(devices_are_not_mixed),
         cmocka_unit_test(a_block_in_use_is_not_given_away),
         cmocka_unit_test(each_device_has_its_own),
+        cmocka_unit_test(room_is_made_with_another_device_and_used_on_this),
         cmocka_unit_test(a_device_says_what_it_is),
         cmocka_unit_test(errors_name_the_operation),
         cmocka_unit_test(a_device_that_does_not_open_leaves_nothing),

@@ -62,17 +62,17 @@ static inline cudaStream_t rle_cuda_stream(const rle_device *dev)
     return rle_cuda_of(dev)->stream;
 }
 
-/* Make dev the device of the calls that follow. False: the driver refuses, with the
- * message set; calls then fail because their stream is of another device. */
-bool rle_cuda_enter(rle_device *dev);
+/* Make dev the device of the calls that follow. When the driver refuses, who does not
+ * look fails all the same: the calls' stream is of another device. */
+rle_status rle_cuda_enter(rle_device *dev);
 
 /* As the plug-in's `properties` (plugin.h). */
 rle_status rle_cuda_properties(int index, rle_device_properties *out);
 
 /* RLE_OK for cudaSuccess, else the message "<device>: <op>: <what CUDA says> (CUDA error
- * n)". Out of memory is RESOURCE_EXHAUSTED, a GPU that this build has no code for
- * UNAVAILABLE, the rest INTERNAL. A sticky error does not return: it ends the process,
- * naming the operation before, since it shows late. */
+ * n)". Out of memory is RESOURCE_EXHAUSTED, a GPU that is busy or that this build has no
+ * code for UNAVAILABLE, the rest INTERNAL. A sticky error does not return: it ends the
+ * process, naming the operation before, since it shows late. */
 rle_status rle_cuda_check(rle_device *dev, const char *op, cudaError_t error);
 /* The same for calls that are no operation of the table, as copies and waits are: they
  * are not remembered as the operation that went before. */

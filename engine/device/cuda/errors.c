@@ -17,9 +17,10 @@ static bool is_sticky(cudaError_t e)
     case 717: /* invalid address space */
     case 718: /* invalid program counter */
     case 719: /* launch failure */
-    case 46:  /* devices unavailable */
     case 214: /* uncorrectable ECC error */
     case 220: /* uncorrectable NVLink error */
+    case 226: /* an error of the hardware, contained in this process */
+    case 810: /* ended by the MPS server */
         return true;
     default:
         return false;
@@ -69,6 +70,14 @@ static rle_status fail(rle_device *dev, const char *op, const char *at, cudaErro
     if (error == cudaErrorInitializationError)
         return rle_fail(RLE_FAILED_PRECONDITION, "%s: %s: " RLE_CUDA_FORKED, dev->name,
                         op);
+    if (error == cudaErrorDevicesUnavailable) {
+        (void)cudaGetLastError();
+        return rle_fail(
+            RLE_UNAVAILABLE,
+            "%s: %s: GPU %d is busy or closed to this process (CUDA error 46); "
+            "see its processes and its compute mode in nvidia-smi",
+            dev->name, op, dev->index);
+    }
     if (is_foreign(error)) {
         rle_device_properties p;
         (void)cudaGetLastError();

@@ -53,14 +53,12 @@ void *rle_cuda_symbol(void *library, const char *name)
 
 static int current = -1;
 
-bool rle_cuda_enter(rle_device *dev)
+rle_status rle_cuda_enter(rle_device *dev)
 {
-    if (current == dev->index) return true;
-    cudaError_t e = cudaSetDevice(dev->index);
-    if (e != cudaSuccess)
-        return rle_cuda_check_call(dev, "select the device", e) == RLE_OK;
+    if (current == dev->index) return RLE_OK;
+    RLE_TRY(rle_cuda_check_call(dev, "select the device", cudaSetDevice(dev->index)));
     current = dev->index;
-    return true;
+    return RLE_OK;
 }
 
 /* The first call into the driver. Whatever is not success means that there is no CUDA
@@ -119,7 +117,7 @@ rle_status rle_cuda_properties(int index, rle_device_properties *out)
 static void *raw_alloc(rle_device *dev, size_t size)
 {
     void *p = NULL;
-    if (rle_host->fault("cuda") || !rle_cuda_enter(dev)) return NULL;
+    if (rle_host->fault("cuda") || rle_cuda_enter(dev) != RLE_OK) return NULL;
     cudaError_t e = cudaMalloc(&p, size);
     if (e == cudaSuccess) return p;
     rle_cuda_check_call(dev, "allocate", e);
@@ -199,7 +197,7 @@ static rle_status open_device(rle_device *dev)
     memset(c, 0, sizeof *c);
     c->index = dev->index;
     dev->impl = c;
-    rle_status status = rle_cuda_enter(dev) ? RLE_OK : RLE_INTERNAL;
+    rle_status status = rle_cuda_enter(dev);
     if (status == RLE_OK)
         status = rle_cuda_check_call(
             dev, "create a stream",

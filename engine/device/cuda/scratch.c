@@ -22,6 +22,9 @@ rle_status rle_cuda_take(rle_device *dev, const char *what, size_t size, void **
 {
     void *p = NULL;
     for (int again = 0;; again++) {
+        /* Also the second time: to make room the collector runs, which may let go of what
+         * other devices hold. */
+        RLE_TRY(rle_cuda_enter(dev));
         cudaError_t e =
             rle_host->fault("cuda") ? cudaErrorMemoryAllocation : cudaMalloc(&p, size);
         if (e != cudaErrorMemoryAllocation) {
