@@ -216,12 +216,13 @@ cudaError_t run_running(const rle_k_rows *r, void *scratch, cudaStream_t s)
     int64_t blocks = fold_blocks(r->length),
             chunks = (blocks + FOLD_CHUNK - 1) / FOLD_CHUNK;
     unsigned grid = rle_blocks(r->rows * blocks, THREADS, MOST_BLOCKS);
-    Sum *none = nullptr, *totals = static_cast<Sum *>(scratch);
-    Sum *chunk_totals = totals + blocks * r->rows;
-    const Sum *no_starts = nullptr, *starts = totals, *chunk_starts = chunk_totals;
-    if (blocks == 1)
+    Sum *none = nullptr;
+    const Sum *no_starts = nullptr;
+    if (blocks == 1) /* there is no scratch memory */
         return RLE_LAUNCH((running<To, From, Sum>), grid, THREADS, 0, s, *r, blocks,
                           no_starts, no_starts, none);
+    Sum *totals = static_cast<Sum *>(scratch), *chunk_totals = totals + blocks * r->rows;
+    const Sum *starts = totals, *chunk_starts = chunk_totals;
     cudaError_t e = RLE_LAUNCH((running<To, From, Sum>), grid, THREADS, 0, s, *r, blocks,
                                no_starts, no_starts, totals);
     if (e == cudaSuccess)
