@@ -116,7 +116,8 @@ template <int ROWS> __device__ void softmax(bool logarithm, float *y, int n)
     bool writes = threadIdx.x % 32 < LANES;
     float m = largest_of<ROWS>(y, n);
     float sum = sum_of(n, [&](int k) { return rle_expf(y[k * ROWS] - m); });
-    if (!writes) return; /* all have read y: they met in the fold */
+    __syncwarp(); /* all have read y */
+    if (!writes) return;
     if (logarithm) {
         float log_sum = rle_logf(sum);
         for (int k = lane; k < n; k += LANES) y[k * ROWS] = y[k * ROWS] - m - log_sum;
