@@ -263,9 +263,11 @@ static void settings_choose_who_multiplies(void **state)
     one_product(&large, RLE_F32, DENSE, PERMUTED, DENSE, true, true);
     one_product(&large, RLE_F64, DENSE, PERMUTED, DENSE, true, true);
     s = usual;
-    s.threshold = 400 * 400 + 1;
-    blas(&s);
-    one_product(&large, RLE_F32, DENSE, DENSE, DENSE, true, true);
+    for (int i = 0; i < 2; i++) {
+        s.threshold = i ? INT64_MAX : 400 * 400 + 1;
+        blas(&s);
+        one_product(&large, RLE_F32, DENSE, DENSE, DENSE, true, true);
+    }
     s.threshold = 400 * 400;
     s.tf32 = true;
     blas(&s);
@@ -326,7 +328,7 @@ static void without_the_library_own_kernels_go_on(void **state)
     (void)state;
     usual = blas(NULL).settings;
     if (dev->type != RLE_DEVICE_EMU) skip();
-    static const char *const trouble[] = {"cublas=off", "cublas=on fail_cublas=1:1"};
+    static const char *const trouble[] = {"cublas=off", "cublas=on fail_cublas=1:14"};
     static const char *const reasons[] = {"libcublas.so.13 is not there",
                                           "does not start"};
     rle_blas_settings s = usual;
@@ -408,6 +410,17 @@ static void failures_of_the_library_are_errors(void **state)
         assert_memory_equal(&now.settings, &before, sizeof before);
     }
     expect_matmul(RLE_OK, "");
+    /* One that finds no memory to start is asked again after room was made. */
+    for (int code = 1; code <= 3; code += 2) {
+        char order[32];
+        rle_memory_stats earlier, later;
+        rle_device_memory(dev, &earlier);
+        snprintf(order, sizeof order, "fail_cublas=1:%d", code);
+        assert_int_equal(rle_device_emu_control(order), RLE_OK);
+        assert_true(blas(&before).open);
+        rle_device_memory(dev, &later);
+        assert_int_equal(later.retries, earlier.retries + 1);
+    }
     blas(&usual);
 }
 

@@ -123,6 +123,16 @@ static rle_status prepare(rle_device *dev, bool *ready)
     cublasHandle_t h = NULL;
     cudaMemGetInfo(&before, &total);
     cublasStatus_t e = api.cublasCreate_v2(&h);
+    if (e == CUBLAS_STATUS_NOT_INITIALIZED || e == CUBLAS_STATUS_ALLOC_FAILED) {
+        /* Also what it says when it finds no memory: it may be free blocks that hold it.
+         */
+        (void)cudaGetLastError();
+        rle_host->make_room(dev, 0);
+        if (rle_cuda_enter(dev) == RLE_OK) {
+            cudaMemGetInfo(&before, &total);
+            e = api.cublasCreate_v2(&h);
+        }
+    }
     if (e != CUBLAS_STATUS_SUCCESS) {
         snprintf(
             b->text, sizeof b->text,
@@ -229,7 +239,7 @@ bool rle_cuda_blas_takes(const rle_device *dev, int64_t k, int64_t n)
 {
     const rle_cuda_blas *b = &rle_cuda_of(dev)->blas;
     if (b->settings.batch_invariant || b->failed || k < 1 || n < 1) return false;
-    return k >= (b->settings.threshold + n - 1) / n;
+    return k >= b->settings.threshold / n + (b->settings.threshold % n != 0);
 }
 
 /* A matrix in memory as cuBLAS sees it, which counts by columns: the transpose of one
