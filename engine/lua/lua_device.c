@@ -32,6 +32,11 @@ static box *to_box(lua_State *L, int idx)
     return same ? lua_touserdata(L, idx) : NULL;
 }
 
+bool rle_lua_is_device(lua_State *L, int idx)
+{
+    return to_box(L, idx) != NULL;
+}
+
 struct rle_device *rle_lua_check_device(lua_State *L, int idx)
 {
     rle_device *dev;

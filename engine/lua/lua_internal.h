@@ -85,6 +85,7 @@ int rle_lua_check_dim(lua_State *L, int arg, int ndim);
 struct rle_device;
 /* Device argument: a name, or the userdata of rl.device. */
 struct rle_device *rle_lua_check_device(lua_State *L, int idx);
+bool rle_lua_is_device(lua_State *L, int idx); /* the userdata */
 void rle_lua_push_device(lua_State *L, struct rle_device *dev);
 /* Where tensors are made when no device is named. Raises when RLENGINE_DEVICE names one
  * that is not there. */

@@ -257,6 +257,8 @@ static void write_value(writer *w, int idx)
     default:
         break;
     }
+    if (rle_lua_is_device(L, idx))
+        refuse(w, "a device cannot be sent; send its name, and rl.device(name) there");
     char why[64];
     snprintf(why, sizeof why, "a %s cannot be sent", luaL_typename(L, idx));
     refuse(w, why);

@@ -136,6 +136,8 @@ describe("values", function()
     assert.matches("over the limit of 1048576", message(("x"):rep(2 ^ 20 + 1)))
     assert.matches("key of a table", message { [{}] = 1 })
     assert.matches("a thread cannot be sent", message(coroutine.create(print)))
+    assert.equal("argument 2: a device cannot be sent; send its name, and rl.device(name) there",
+      message(1, rl.device "cpu"))
     assert.equal(5, rpc.rpc_sync("w", "echo", 5))
     local counters = rpc.counters()
     assert.equal(0, counters.futures)
