@@ -52,7 +52,7 @@ static rle_device *opt_device(lua_State *L, int arg)
 
 static int push_bytes(lua_State *L, size_t bytes)
 {
-    lua_pushnumber(L, (lua_Number)bytes);
+    rle_push_count(L, (int64_t)bytes);
     return 1;
 }
 
@@ -122,9 +122,9 @@ static int memory_limit(lua_State *L)
     return push_bytes(L, s.limit);
 }
 
-static void set_number(lua_State *L, const char *key, double v)
+static void set_number(lua_State *L, const char *key, int64_t v)
 {
-    lua_pushnumber(L, v);
+    rle_push_count(L, v);
     lua_setfield(L, -2, key);
 }
 
@@ -136,20 +136,20 @@ static int memory_stats(lua_State *L)
     rle_memory_stats s;
     rle_device_memory(opt_device(L, 1), &s);
     lua_createtable(L, 0, 14);
-    set_number(L, "allocated", (double)s.allocated);
-    set_number(L, "reserved", (double)s.reserved);
-    set_number(L, "cached", (double)s.cached);
-    set_number(L, "peak", (double)s.peak);
-    if (s.limit) set_number(L, "limit", (double)s.limit);
-    set_number(L, "allocations", (double)s.allocations);
-    set_number(L, "frees", (double)s.frees);
-    set_number(L, "from_cache", (double)s.from_cache);
-    set_number(L, "from_driver", (double)s.from_driver);
-    set_number(L, "retries", (double)s.retries);
-    set_number(L, "refused", (double)s.refused);
-    set_number(L, "blocks", (double)s.blocks);
-    set_number(L, "tensors", (double)rle_tensor_count());
-    set_number(L, "nodes", (double)rle_node_count());
+    set_number(L, "allocated", (int64_t)s.allocated);
+    set_number(L, "reserved", (int64_t)s.reserved);
+    set_number(L, "cached", (int64_t)s.cached);
+    set_number(L, "peak", (int64_t)s.peak);
+    if (s.limit) set_number(L, "limit", (int64_t)s.limit);
+    set_number(L, "allocations", (int64_t)s.allocations);
+    set_number(L, "frees", (int64_t)s.frees);
+    set_number(L, "from_cache", (int64_t)s.from_cache);
+    set_number(L, "from_driver", (int64_t)s.from_driver);
+    set_number(L, "retries", (int64_t)s.retries);
+    set_number(L, "refused", (int64_t)s.refused);
+    set_number(L, "blocks", (int64_t)s.blocks);
+    set_number(L, "tensors", (int64_t)rle_tensor_count());
+    set_number(L, "nodes", (int64_t)rle_node_count());
     return 1;
 }
 
@@ -164,13 +164,13 @@ static int memory_usage(lua_State *L)
     lua_createtable(L, 0, 8);
     lua_pushstring(L, dev->name);
     lua_setfield(L, -2, "device");
-    set_number(L, "rounding", (double)u.rounding);
-    set_number(L, "cached", (double)u.cached);
-    set_number(L, "workspace", (double)u.workspace);
-    set_number(L, "context", (double)u.context);
-    set_number(L, "unaccounted", (double)u.unaccounted);
-    set_number(L, "used", (double)u.used);
-    if (u.total) set_number(L, "total", (double)u.total);
+    set_number(L, "rounding", (int64_t)u.rounding);
+    set_number(L, "cached", (int64_t)u.cached);
+    set_number(L, "workspace", (int64_t)u.workspace);
+    set_number(L, "context", (int64_t)u.context);
+    set_number(L, "unaccounted", (int64_t)u.unaccounted);
+    set_number(L, "used", (int64_t)u.used);
+    if (u.total) set_number(L, "total", (int64_t)u.total);
     return 1;
 }
 
@@ -198,8 +198,8 @@ static int memory_rows(lua_State *L)
         lua_setfield(L, -2, "owner");
         lua_pushstring(L, rle_site_name(rows[i].site));
         lua_setfield(L, -2, "site");
-        set_number(L, "bytes", (double)rows[i].bytes);
-        set_number(L, "blocks", (double)rows[i].blocks);
+        set_number(L, "bytes", (int64_t)rows[i].bytes);
+        set_number(L, "blocks", (int64_t)rows[i].blocks);
         lua_rawseti(L, -2, (int)i + 1);
     }
     return 1;

@@ -53,6 +53,8 @@ local smoke = [[
   optimizer:step()
   local _, reward = env:step(action:item())
   assert(reward == 1 and rl.memory.allocated() > 0)
+  assert(tostring(rl.memory.allocated()):match "^%d+$", "bytes are whole numbers")
+  for key, n in pairs(rl.memory.stats()) do assert(tostring(n):match "^%d+$", key) end
   assert(rl.rpc.class and rl.launch and rl.args and rl.rewards and rl.episode and rl.cleanup)
 ]]
 

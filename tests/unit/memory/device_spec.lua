@@ -80,6 +80,14 @@ for _, device in ipairs(devices) do
       assert.equal(0, rl.memory.empty_cache(device))
     end)
 
+    it("keeps the peak until it is told to begin anew", function()
+      local base = rl.memory.allocated(device)
+      rl.zeros(MiB, on):free()
+      assert.is_true(rl.memory.peak(device) >= base + 4 * MiB)
+      rl.memory.reset_peak(device)
+      assert.equal(rl.memory.allocated(device), rl.memory.peak(device))
+    end)
+
     -- A limit of n MiB more than what is held now.
     local function limit_to(mib)
       rl.memory.limit(device, rl.memory.reserved(device) + mib * MiB)
