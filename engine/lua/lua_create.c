@@ -448,12 +448,14 @@ static int random_normal(lua_State *L)
                        luaL_optnumber(L, 3, 1));
 }
 
-/* t:random_(low, high): integers low <= n < high */
+/* t:random_([low,] high): integers low <= n < high */
 static int random_integer(lua_State *L)
 {
     rle_lua_enter(L);
-    return random_into(L, RLE_RANDOM_INTEGER, luaL_checknumber(L, 2),
-                       luaL_checknumber(L, 3));
+    bool both = !lua_isnoneornil(L, 3);
+    double low = both ? (double)rle_lua_check_integer(L, 2) : 0;
+    return random_into(L, RLE_RANDOM_INTEGER, low,
+                       (double)rle_lua_check_integer(L, both ? 3 : 2));
 }
 
 const luaL_Reg rle_lua_create_functions[] = {

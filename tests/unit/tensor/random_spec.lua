@@ -48,6 +48,23 @@ describe("random", function()
     assert.is_true(p:equal(rl.arange(50)))
   end)
 
+  it("fills tensors that are there", function()
+    rl.manual_seed(6)
+    local u = rl.zeros(1000):uniform_(-2, 3)
+    assert.is_true(u:min():item() >= -2 and u:max():item() < 3 and u:max():item() > 2)
+    assert.near(5, rl.zeros(1000):normal_(5, 0.1):mean():item(), 0.05)
+    local i = rl.zeros(1000, { dtype = "i64" })
+    assert.equal(i, i:random_(2, 5))
+    assert.same({ 2, 4 }, { i:min():item(), i:max():item() })
+    i:random_(3)
+    assert.same({ 0, 2 }, { i:min():item(), i:max():item() })
+    for _, arguments in ipairs { {}, { "a" }, { 1.5 }, { 5, 5 } } do
+      local ok, err = pcall(i.random_, i, arguments[1], arguments[2])
+      assert.is_false(ok)
+      assert.equal("INVALID_ARGUMENT", err.code)
+    end
+  end)
+
   it("multinomial follows the shares and names a bad row", function()
     rl.manual_seed(4)
     local probs = rl.tensor{ 0.1, 0.2, 0.7 }:expand(20000, 3)
