@@ -421,6 +421,16 @@ static void failures_of_the_library_are_errors(void **state)
         rle_device_memory(dev, &later);
         assert_int_equal(later.retries, earlier.retries + 1);
     }
+    /* What it takes by itself may stay unknown; the next launch hears nothing of that. */
+    s = before;
+    s.batch_invariant = true;
+    for (int call = 1; call <= 2; call++) {
+        assert_int_equal(
+            rle_device_emu_control(call == 1 ? "fail_info=1" : "fail_info=2"), RLE_OK);
+        assert_true(blas(&s).open);
+        assert_int_equal(workspace(), held);
+        one_product(&(sizes){0, 9, 40, 5}, RLE_F32, DENSE, DENSE, DENSE, true, true);
+    }
     blas(&usual);
 }
 

@@ -322,6 +322,7 @@ static void errors_name_the_operation(void **state)
     double seconds;
     rle_device_figures figures;
     rle_device_properties properties;
+    rle_device *other;
     ok(rle_stream_new(dev, &s));
     ok(rle_event_new(dev, true, &e));
     ok(rle_event_new(dev, true, &to));
@@ -358,6 +359,9 @@ static void errors_name_the_operation(void **state)
     with("fail_event=1", rle_stream_wait(s, e), "wait for an event: ");
     with("fail_event=1", rle_event_elapsed(e, to, &seconds), "time between events: ");
     with("fail_device=1", rle_device_get_properties(dev, &properties), "device 0: ");
+    ok(dev->ops->fill(dev, &a, 1, 1)); /* that one hears of it no more */
+    with("fail_count=1", rle_device_get("emu", 0, &other), "finds no GPU");
+    ok(dev->ops->fill(dev, &a, 1, 1));
     with("fail_copy=1", rle_stream_copy_in(s, b.data, host, 4), "copy to the device: ");
     with("fail_copy=1", rle_stream_copy_out(s, host, b.data, 4),
          "copy from the device: ");

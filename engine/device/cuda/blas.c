@@ -107,6 +107,15 @@ static rle_status configure(rle_device *dev, cublasHandle_t h, void *workspace,
     return check(dev, "set up cuBLAS", e);
 }
 
+/* 0: the driver does not say. */
+static size_t free_bytes(void)
+{
+    size_t bytes, total;
+    if (cudaMemGetInfo(&bytes, &total) == cudaSuccess) return bytes;
+    (void)cudaGetLastError();
+    return 0;
+}
+
 /* *ready: there is a handle. False, with RLE_OK: there is none to be had. */
 static rle_status prepare(rle_device *dev, bool *ready)
 {
@@ -118,10 +127,9 @@ static rle_status prepare(rle_device *dev, bool *ready)
         return RLE_OK;
     }
     void *workspace;
-    size_t before = 0, after = 0, total;
     RLE_TRY(take_workspace(dev, b->settings.workspace, &workspace));
     cublasHandle_t h = NULL;
-    cudaMemGetInfo(&before, &total);
+    size_t before = free_bytes();
     cublasStatus_t e = api.cublasCreate_v2(&h);
     if (e == CUBLAS_STATUS_NOT_INITIALIZED || e == CUBLAS_STATUS_ALLOC_FAILED) {
         /* Also what it says when it finds no memory: it may be free blocks that hold it.
@@ -129,7 +137,7 @@ static rle_status prepare(rle_device *dev, bool *ready)
         (void)cudaGetLastError();
         rle_host->make_room(dev, 0);
         if (rle_cuda_enter(dev) == RLE_OK) {
-            cudaMemGetInfo(&before, &total);
+            before = free_bytes();
             e = api.cublasCreate_v2(&h);
         }
     }
@@ -143,7 +151,7 @@ static rle_status prepare(rle_device *dev, bool *ready)
         give_up(b, dev->name);
         return RLE_OK;
     }
-    cudaMemGetInfo(&after, &total);
+    size_t after = free_bytes();
     rle_status status = configure(dev, h, workspace, &b->settings);
     if (status != RLE_OK) {
         api.cublasDestroy_v2(h);
@@ -157,7 +165,7 @@ static rle_status prepare(rle_device *dev, bool *ready)
     b->handle = h;
     b->workspace = workspace;
     b->workspace_bytes = b->settings.workspace;
-    b->handle_bytes = before > after ? before - after : 0;
+    b->handle_bytes = after && before > after ? before - after : 0;
     *ready = true;
     return RLE_OK;
 }
@@ -167,6 +175,7 @@ void rle_cuda_blas_init(rle_device *dev)
     struct cudaDeviceProp p;
     rle_cuda_blas *b = &rle_cuda_of(dev)->blas;
     bool large = cudaGetDeviceProperties(&p, dev->index) == cudaSuccess && p.major >= 9;
+    (void)cudaGetLastError();
     b->settings = (rle_blas_settings){.workspace = (size_t)(large ? 32 : 4) << 20,
                                       .threshold = THRESHOLD};
 }

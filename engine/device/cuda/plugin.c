@@ -71,6 +71,7 @@ static rle_status count_devices(int *out)
         *out = count;
         return RLE_OK;
     }
+    (void)cudaGetLastError(); /* so that no launch finds it */
     switch ((int)e) {
     case 35: /* insufficient driver: what a machine without any says */
         return rle_fail(
@@ -97,9 +98,11 @@ rle_status rle_cuda_properties(int index, rle_device_properties *out)
 {
     struct cudaDeviceProp p;
     cudaError_t e = cudaGetDeviceProperties(&p, index);
-    if (e != cudaSuccess)
+    if (e != cudaSuccess) {
+        (void)cudaGetLastError();
         return rle_fail(RLE_UNAVAILABLE, "device %d: %s (CUDA error %d)", index,
                         cudaGetErrorString(e), (int)e);
+    }
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "%.95s", p.name);
     out->major = p.major;
