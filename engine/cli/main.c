@@ -36,7 +36,7 @@ static const char usage[] =
     "\n"
     "exit codes\n"
     "  0 done, 1 a script failed or an option is wrong, 65 the script is bytecode,\n"
-    "  130 interrupted by Ctrl-C; os.exit(n) gives n\n";
+    "  70 a GPU can no longer be used, 130 interrupted by Ctrl-C; os.exit(n) gives n\n";
 
 typedef struct options {
     int script; /* index in argv; argc when there is none */

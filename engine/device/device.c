@@ -252,7 +252,8 @@ void rle_device_fatal(const char *message)
         again = true;
         fatal_hook(fatal_self, message);
     }
-    _exit(70); /* EX_SOFTWARE; no handlers, they may call the driver */
+    fflush(NULL); /* what the script has printed, and its log */
+    _exit(70);    /* EX_SOFTWARE; no handlers, they may call the driver */
 }
 
 int rle_device_count(void)

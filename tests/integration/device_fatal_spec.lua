@@ -59,12 +59,13 @@ describe("a device beyond use", function()
         folder .. "/trace", function()
         return process.run { process.program(), "-e", [[
           local rl = require "rlengine"
+          print "episode 1"
           local x = rl.full({ 4 }, 2, { device = "emu" })
           print(pcall(function() return x:to("cpu") end))
           print "not reached"]] }
       end)
       assert.equal(70, r.code)
-      assert.equal("", r.out)
+      assert.equal("episode 1\n", r.out)
       assert.equal("rlengine: FATAL: GPU 0 is unusable (CUDA error 700: illegal memory access " ..
         "at fill)\n", r.err)
       assert.same(calls[streams], calls_after_launch(folder .. "/trace"))
