@@ -2,7 +2,7 @@
 # Everything that can only be seen on a machine with an NVIDIA GPU, in under five minutes, as one
 # report. Needs nvcc and the driver; what else is missing it installs where apt is there.
 #
-#   tests/gpu/run.sh                        build/gpu-report.md
+#   tests/gpu/run.sh                        build-gpu/gpu-report.md
 #   tests/gpu/run.sh --device cuda:1        another GPU
 #   tests/gpu/run.sh --device emu           the same on the emulated device: a rehearsal
 #
@@ -37,7 +37,8 @@ while [ $# -gt 0 ]; do
       shift 2 ;;
     --no-build) make=0; shift ;;
     --quick) quick=1; shift ;;
-    *) sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    -h | --help) sed -n '2,22s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    *) echo "unknown option \"$1\"; tests/gpu/run.sh --help lists them" >&2; exit 2 ;;
   esac
 done
 [[ $device =~ ^[a-z]+(:[0-9]+)?$ ]] || { echo "what is \"$device\"?"; exit 2; }

@@ -115,6 +115,15 @@ describe("tests/gpu/run.sh", function()
     assert.truthy(text:match "FAIL racecheck test_device %(exit code 99%)\n=+ Error: Race reported")
   end)
 
+  it("explains itself, and says which option it does not know", function()
+    local r = process.run { "tests/gpu/run.sh", "--help" }
+    assert.equal(0, r.code)
+    assert.truthy(r.out:find("build-gpu/gpu-report.md", 1, true))
+    r = process.run { "tests/gpu/run.sh", "--ony", "story" }
+    assert.equal(2, r.code)
+    assert.equal('unknown option "--ony"; tests/gpu/run.sh --help lists them\n', r.err)
+  end)
+
   it("says why it cannot begin", function()
     local r = run("--device", "emu:99", "--build", build)
     assert.equal(2, r.code)

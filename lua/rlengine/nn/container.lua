@@ -162,7 +162,8 @@ function Sequential:act(x, given)
         core.nn.plan_act(plan.handle, x, given.keys, distributions.SAMPLE_DRAW)
       if action ~= nil then return action, log_prob end
     end
-    local softmax = module.class_of(self[#self]) == layers.Softmax
+    local last = self[#self]
+    local softmax = last and module.class_of(last) == layers.Softmax
     local m = distributions.Categorical { [softmax and "probs" or "logits"] = self(x) }
     local action = m:sample(given)
     return action, m:log_prob(action)

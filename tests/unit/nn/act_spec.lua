@@ -55,6 +55,11 @@ for _, name in ipairs(devices) do
       assert.has_error(function() policy:act(x, { key = keys }) end)
     end)
 
+    it("draws from what it is given where it has no layers", function()
+      local logits = rl.tensor({ { 0, 100 }, { 100, 0 } }, { device = name })
+      assert.same({ 1, 0 }, (nn.Sequential():act(logits)):totable())
+    end)
+
     it("takes one launch where the device has it", function()
       if name == "cpu" then return end
       local policy = net(nn.Softmax(-1))
