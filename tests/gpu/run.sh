@@ -110,7 +110,7 @@ part() {
   printf '%s ...\n' "$title"
   start=$(date +%s)
   # A part is a session of its own, so that all it started ends with its time.
-  setsid bash -c '. tests/gpu/parts.sh; "$0"' "$function" >"$log" 2>&1 </dev/null &
+  GPU_LIMIT=$limit setsid bash -c '. tests/gpu/parts.sh; "$0"' "$function" >"$log" 2>&1 </dev/null &
   session=$!
   until_done "$session" $((start + limit))
   late=$?

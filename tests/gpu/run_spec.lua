@@ -101,9 +101,12 @@ describe("tests/gpu/run.sh", function()
       exec "$@"]])
     process.write(bin .. "/nvcc", "#!/bin/sh\necho release 13.0\n")
     process.check { "sh", "-c", "chmod +x " .. bin .. "/*" }
-    local r = process.run({ "tests/gpu/run.sh", "--no-build", "--build", build, "--report", report,
-      "--quick", "--only", "device-tests,benchmarks,sanitizer" }, { env = {
-        PATH = bin .. ":" .. os.getenv "PATH", RLENGINE_PLUGINS = plugins, CUDACXX = false } })
+    local function run_there(...)
+      return process.run({ "tests/gpu/run.sh", "--no-build", "--build", build, "--report", report,
+        "--quick", ... }, { env = {
+          PATH = bin .. ":" .. os.getenv "PATH", RLENGINE_PLUGINS = plugins, CUDACXX = false } })
+    end
+    local r = run_there("--only", "device-tests,benchmarks,sanitizer")
     assert.equal(1, r.code, r.out .. r.err)
     local found = rows()
     assert.truthy(found["C tests of the device"]:match "^ok")
@@ -113,6 +116,12 @@ describe("tests/gpu/run.sh", function()
     assert.truthy(text:match "^# rlengine on NVIDIA Stand%-in\n")
     assert.truthy(text:find("ok   memcheck test_device\n", 1, true), text)
     assert.truthy(text:match "FAIL racecheck test_device %(exit code 99%)\n=+ Error: Race reported")
+    -- What it does not come to is no failure.
+    process.write(bin .. "/compute-sanitizer", "#!/bin/sh\nexec sleep 1000\n")
+    r = run_there("--only", "sanitizer", "--seconds", "12")
+    assert.equal(0, r.code, r.out .. r.err)
+    assert.truthy(rows()["compute-sanitizer"]:match "^ok: [1-3] runs, 0 with findings")
+    assert.truthy(process.read(report):match "ok   %w+ test_device %(stopped after %d+ s, nothing")
   end)
 
   it("explains itself, and says which option it does not know", function()
