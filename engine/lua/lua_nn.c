@@ -169,7 +169,7 @@ static int nn_sample(lua_State *L)
     rle_tensor *keys = lua_isnoneornil(L, 3) ? NULL : rle_lua_check_tensor(L, 3);
     uint32_t draw = (uint32_t)luaL_optnumber(L, 4, 0);
     rle_status status = rle_op_multinomial(probs, draws, keys, draw, &out);
-    /* The device names a row counted from 0 and no values. */
+    /* The device names a row and no values. */
     if (status == RLE_INVALID_ARGUMENT && probs->a.ndim)
         rle_lua_check(L, rle_name_bad_row("sample: probs", RLE_ROWS_PROBS, probs));
     rle_lua_check(L, status);

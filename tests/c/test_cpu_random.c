@@ -272,7 +272,7 @@ static void multinomial_inverts_the_distribution(void **state)
         box kept = box_copy(&out);
         int64_t row = below((int)rows);
         char name[32];
-        snprintf(name, sizeof(name), "row %d:", (int)row);
+        snprintf(name, sizeof(name), "row %d:", (int)row + 1);
         static const double bad[] = {NAN, INFINITY, -0.25, 0};
         int which = below(4);
         for (int64_t k = 0; k < classes; k++) put(&p.a, row * classes + k, bad[which]);

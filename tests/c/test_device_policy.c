@@ -294,7 +294,7 @@ static void a_row_without_classes_is_named(void **state)
         rle_dense_draw d = {.action = da.a.data, .log_prob = dl.a.data};
         assert_int_equal(dev->ops->dense(dev, c.there, 1, dx.a.data, 9, NULL, &d),
                          RLE_INVALID_ARGUMENT);
-        assert_non_null(strstr(rle_message(), "row 4:"));
+        assert_non_null(strstr(rle_message(), "act: row 5:"));
         assert_int_equal(dev->ops->dense(dev, c.there, 1, dx.a.data, 4, NULL, &d),
                          RLE_OK);
         twin_free(&dx), twin_free(&da), twin_free(&dl);

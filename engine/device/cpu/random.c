@@ -3,6 +3,7 @@
 #include "device/cpu/cpu_internal.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "common/permutation.h"
@@ -206,15 +207,17 @@ rle_status rle_cpu_multinomial(rle_device *dev, const rle_array *out,
             double p = probability(probs, r, c);
             if (!(p >= 0) || p - p != 0)
                 return rle_fail(RLE_INVALID_ARGUMENT,
-                                "row %" PRId64 ": the probability of class %" PRId64
+                                "multinomial: row %" PRId64
+                                ": the probability of class %" PRId64
                                 " is %g; it must be finite and not negative",
-                                r, c, p);
+                                r + 1, c, p != p ? NAN : p);
             total += p;
         }
         if (!(total > 0))
             return rle_fail(RLE_INVALID_ARGUMENT,
-                            "row %" PRId64 ": all probabilities are 0, nothing can be drawn",
-                            r);
+                            "multinomial: row %" PRId64
+                            ": all probabilities are 0, nothing can be drawn",
+                            r + 1);
     }
     for (int64_t r = 0; r < rows; r++) {
         double total = 0;

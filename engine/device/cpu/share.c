@@ -16,7 +16,7 @@ static rle_status no_class(int64_t row)
 {
     return rle_fail(RLE_INVALID_ARGUMENT,
                     "log_prob: row %" PRId64 " has no class of positive probability",
-                    row);
+                    row + 1);
 }
 
 #define DEFINE(T, SHARE, BACKWARD)                                                       \

@@ -49,10 +49,10 @@ static rle_status all_layers(rle_device *dev, const rle_dense *layers, int count
     RLE_TRY(rle_cuda_flag_read(dev, "layers", &bad));
     if (bad == UINT64_MAX) return RLE_OK;
     return rle_fail(RLE_INVALID_ARGUMENT,
-                    "row %" PRIu64
+                    "act: row %" PRIu64
                     ": the layers' probabilities are not finite, nothing can be "
                     "drawn",
-                    bad);
+                    bad + 1);
 }
 
 /* A layer by itself: a product that adds the bias, and the cheapest functions. */

@@ -1,5 +1,6 @@
 /* ops_random.c - slots that draw random numbers. */
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -85,8 +86,9 @@ static rle_status refuse(rle_device *dev, const rle_array *probs, uint64_t found
     int64_t row = (int64_t)(found / (classes + 1)), c = (int64_t)(found % (classes + 1));
     if (c == probs->shape[1])
         return rle_fail(RLE_INVALID_ARGUMENT,
-                        "row %" PRId64 ": all probabilities are 0, nothing can be drawn",
-                        row);
+                        "multinomial: row %" PRId64
+                        ": all probabilities are 0, nothing can be drawn",
+                        row + 1);
     double p = 0;
     size_t size = rle_dtype_size(probs->dtype);
     char bytes[8];
@@ -100,9 +102,9 @@ static rle_status refuse(rle_device *dev, const rle_array *probs, uint64_t found
         memcpy(&p, bytes, sizeof p);
     }
     return rle_fail(RLE_INVALID_ARGUMENT,
-                    "row %" PRId64 ": the probability of class %" PRId64
+                    "multinomial: row %" PRId64 ": the probability of class %" PRId64
                     " is %g; it must be finite and not negative",
-                    row, c, p);
+                    row + 1, c, p != p ? NAN : p);
 }
 
 rle_status rle_cuda_multinomial(rle_device *dev, const rle_array *out,

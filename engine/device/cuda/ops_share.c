@@ -19,7 +19,7 @@ static rle_status refuse(rle_device *dev, const rle_k_share *s, uint64_t found)
     if (found % 2)
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "log_prob: row %" PRId64 " has no class of positive probability",
-                        row);
+                        row + 1);
     RLE_TRY(dev->copy_out(dev, &action, s->index + row, sizeof action));
     return rle_fail(RLE_OUT_OF_RANGE,
                     "log_prob: action %" PRId64 " is no class; there are %" PRId64

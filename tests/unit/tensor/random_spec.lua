@@ -73,7 +73,11 @@ describe("random", function()
     local ok, err = pcall(rl.multinomial, rl.tensor{ { 0.5, 0.5 }, { 0 / 0, 1 } })
     assert.is_false(ok)
     assert.equal("INVALID_ARGUMENT", err.code)
-    assert.matches("row", err.message)
+    assert.equal("multinomial: row 2: the probability of class 0 is nan; it must be finite and not "
+      .. "negative", err.message)
+    ok, err = pcall(rl.multinomial, rl.tensor { 0, 0 })
+    assert.is_false(ok)
+    assert.equal("multinomial: row 1: all probabilities are 0, nothing can be drawn", err.message)
   end)
 
   it("keyed draws are the same one row at a time and in a batch", function()
