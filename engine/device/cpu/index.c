@@ -9,8 +9,8 @@ static rle_status bad_index(int64_t value, int64_t position, int dim, int64_t ex
 {
     return rle_fail(RLE_OUT_OF_RANGE,
                     "index %" PRId64 " (element %" PRId64
-                    " of the index tensor, counted from 0) is out of range for dimension %d "
-                    "of size %" PRId64,
+                    " of the index tensor) is out of range for dimension %d "
+                    "of size %" PRId64 "; all are counted from 0",
                     value, position, dim, extent);
 }
 

@@ -43,12 +43,11 @@ static rle_status check_indices(rle_device *dev, const char *op, const rle_array
     if (bad == UINT64_MAX) return RLE_OK;
     int64_t value;
     RLE_TRY(entry_of(dev, op, index, (int64_t)bad, &value));
-    return rle_fail(
-        RLE_OUT_OF_RANGE,
-        "index %" PRId64 " (element %" PRId64
-        " of the index tensor, counted from 0) is out of range for dimension %d "
-        "of size %" PRId64,
-        value, (int64_t)bad, dim, extent);
+    return rle_fail(RLE_OUT_OF_RANGE,
+                    "index %" PRId64 " (element %" PRId64
+                    " of the index tensor) is out of range for dimension %d "
+                    "of size %" PRId64 "; all are counted from 0",
+                    value, (int64_t)bad, dim, extent);
 }
 
 /* An index of one dimension as one of `like`'s shape, the same for all its lines. */
