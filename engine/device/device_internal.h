@@ -80,7 +80,6 @@ size_t rle_segments_trim(rle_segments *s, rle_device *dev);
 rle_status rle_segments_guard(rle_piece *x, rle_ready_fn *ready, void *arg);
 /* Free held pieces whose guards are ready, or with `wait` all; true if there was one. */
 bool rle_segments_settle(rle_segments *s, bool wait);
-size_t rle_segments_cached(const rle_segments *s);
 size_t rle_segments_largest(const rle_segments *s);
 
 /* ---- out of memory: oom.c ---- */

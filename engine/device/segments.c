@@ -16,8 +16,7 @@
  * Invariants
  *   1. the pieces of a segment, in the order of `before` and `after`, cover it; two free
  *      ones are never neighbours;
- *   2. a free piece is in the list of its size, a held one in the list of the held;
- *   3. `cached` = bytes of the free and the held pieces.
+ *   2. a free piece is in the list of its size, a held one in the list of the held.
  *
  * A piece that another stream may still use carries guards. When it is freed it is held:
  * counted as cached, but reused only after every guard was ready. The guards own their
@@ -71,7 +70,6 @@ struct rle_segments {
     pool pool[2]; /* small, large */
     rle_piece *held;
     rle_piece *spare; /* structs without memory, by `next` */
-    size_t cached;
 };
 
 /* ---- lists ---- */
@@ -195,7 +193,6 @@ static rle_piece *take_from(rle_segments *s, bool large, size_t units)
         link_free(s, rest);
     }
     x->state = PIECE_LIVE;
-    s->cached -= x->units * UNIT;
     return x;
 }
 
@@ -235,7 +232,6 @@ static void make_free(rle_segments *s, rle_piece *x)
 
 void rle_segments_give(rle_segments *s, rle_piece *x)
 {
-    s->cached += x->units * UNIT;
     if (!x->guards) {
         make_free(s, x);
         return;
@@ -317,7 +313,6 @@ bool rle_segments_add(rle_segments *s, void *base, size_t bytes, size_t size)
     x->data = base;
     x->units = bytes / UNIT;
     x->large = size > SMALL_MAX;
-    s->cached += bytes;
     link_free(s, x);
     return true;
 }
@@ -339,13 +334,7 @@ size_t rle_segments_trim(rle_segments *s, rle_device *dev)
             }
     }
     drop_spares(s);
-    s->cached -= given;
     return given;
-}
-
-size_t rle_segments_cached(const rle_segments *s)
-{
-    return s->cached;
 }
 
 size_t rle_segments_largest(const rle_segments *s)

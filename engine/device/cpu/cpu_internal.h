@@ -145,7 +145,6 @@ static inline int64_t rle_min64(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- integer kernels (integer.c) ---- */
 rle_cpu_map rle_cpu_integer_unary(rle_unary_kind kind, rle_dtype t);
-rle_cpu_grad rle_cpu_integer_grad(rle_unary_kind kind, rle_dtype t);
 rle_cpu_zip rle_cpu_integer_binary(rle_binary_kind kind, rle_dtype t);
 /* Conversion of a run; NULL when a dtype has no arithmetic. */
 typedef void (*rle_cpu_cast)(void *out, const void *in, int64_t n);
