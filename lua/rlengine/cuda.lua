@@ -58,10 +58,15 @@ function cuda.matmul(given)
     tf32 = "boolean", batch_invariant = "boolean", threshold = "number",
     workspace = "number|string", device = "any",
   })
-  return core.device.matmul(device(given.device), {
-    tf32 = given.tf32, batch_invariant = given.batch_invariant, threshold = given.threshold,
-    workspace = given.workspace and core.memory.parse(given.workspace),
-  })
+  local set
+  for name in pairs(given) do
+    if name ~= "device" then -- else it only asks, and nothing is set up anew
+      set = { tf32 = given.tf32, batch_invariant = given.batch_invariant,
+        threshold = given.threshold,
+        workspace = given.workspace and core.memory.parse(given.workspace) }
+    end
+  end
+  return core.device.matmul(device(given.device), set)
 end
 
 --- Wait for all that was given to a GPU.

@@ -1,5 +1,6 @@
 -- rl.cuda.matmul: who multiplies matrices, and how.
 
+local process = require "process"
 local rl = require "rlengine"
 
 local name = rl.default_device().type ~= "cpu" and rl.default_device().name
@@ -42,6 +43,35 @@ describe("rl.cuda.matmul", function()
     assert.is_true(rl.allclose(own, library, 1e-4, 1e-4))
     matmul { threshold = 2001 }
     assert.is_true(rl.equal(own, a:matmul(b)))
+  end)
+
+  it("sets nothing up anew when it is only asked", function()
+    if name ~= "emu" and name ~= "emu:0" then return end
+    local folder = process.folder()
+    local r = process.run({ process.program(), "-e", [[
+      local rl = require "rlengine"
+      local x = rl.ones(400, 400, { device = "emu" })
+      assert(x:matmul(x)[1][1]:item() == 400)
+      for _ = 1, 3 do assert(rl.cuda.matmul({ device = "emu" }).library) end]] },
+      { env = { RLENGINE_EMU = "trace=" .. folder .. "/trace" } })
+    assert.equal(0, r.code, r.err)
+    local _, created = process.read(folder .. "/trace"):gsub("cublasCreate", "")
+    assert.equal(1, created)
+    process.remove(folder)
+  end)
+
+  it("says why there is no library after it was needed", function()
+    if name ~= "emu" and name ~= "emu:0" then return end
+    local r = process.run({ process.program(), "-e", [[
+      local rl = require "rlengine"
+      local x = rl.ones(400, 400, { device = "emu" })
+      assert(rl.cuda.matmul { device = "emu" }.library == nil)
+      assert(x:matmul(x)[1][1]:item() == 400)
+      for _ = 1, 2 do print(rl.cuda.matmul { device = "emu" }.library) end
+      assert(x:matmul(x)[1][1]:item() == 400)]] }, { env = { RLENGINE_EMU = "cublas=off" } })
+    assert.equal(0, r.code, r.err)
+    local why = r.err:match "^rlengine: emu:0: (libcublas[^\n]+)\n$" -- told once
+    assert.equal(("%s\n%s\n"):format(why, why), r.out)
   end)
 
   it("refuses what makes no sense", function()
