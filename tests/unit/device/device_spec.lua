@@ -299,7 +299,8 @@ describe("the program", function()
       return (r.out:gsub("\n$", ""))
     end
     assert.equal(('no device "emu": there is no rlengine_emu.so in %s, the folder that '
-      .. "RLENGINE_PLUGINS names: unset it or name the one with the plug-ins"):format(folder), why())
+      .. "RLENGINE_PLUGINS names: unset it or name the one with the plug-ins"):format(folder),
+      why())
     local broken = ('no device "emu": %s is no plug-in or only a part of one: build and install it '
       .. "again"):format(file)
     assert.equal(broken, why "")

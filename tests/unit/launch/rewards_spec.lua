@@ -194,10 +194,10 @@ describe("rl.rewards", function()
       refuses("rl.rewards.discounted: expected a list of rewards or a tensor, got " .. type(wrong),
         rewards.discounted, wrong)
     end
-    refuses('rl.rewards.discounted: option "dones" must be a bool tensor, as rewards are one, got ' ..
-      "table", rewards.discounted, x, { dones = { true } })
-    refuses('rl.rewards.discounted: option "dones" must be a list, as rewards are one, got userdata',
-      rewards.discounted, { 1 }, { dones = rl.tensor { true } })
+    refuses('rl.rewards.discounted: option "dones" must be a bool tensor, as rewards are one, '
+      .. "got table", rewards.discounted, x, { dones = { true } })
+    refuses('rl.rewards.discounted: option "dones" must be a list, as rewards are one, '
+      .. "got userdata", rewards.discounted, { 1 }, { dones = rl.tensor { true } })
     refuses('rl.rewards.gae: option "last" must be a number or a tensor, got string', rewards.gae,
       { rewards = x, values = x, last = "0" })
   end)

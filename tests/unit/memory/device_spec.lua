@@ -139,8 +139,8 @@ for _, device in ipairs(devices) do
         for i = 1, 4096 do held[i] = rl.zeros(128, on) end -- fills the segment that is open
       end)
       assert.is_false(ok)
-      assert.matches("wanted 512 bytes, 1000 bytes free of [%d.]+ %a+, but it is taken in pieces of "
-        .. "2.0 MiB here", err.message)
+      assert.matches("wanted 512 bytes, 1000 bytes free of [%d.]+ %a+, but it is taken in pieces "
+        .. "of 2.0 MiB here", err.message)
     end)
 
     it("tells what grew since the plateau of a watch", function()
