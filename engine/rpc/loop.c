@@ -206,7 +206,9 @@ void rle_evloop_turn(rle_evloop *l, bool block)
     uint64_t turns = atomic_load_explicit(&l->turns, memory_order_relaxed);
     atomic_store_explicit(&l->turns, turns + 1, memory_order_relaxed);
     if (!block) {
-        event_base_loop(l->base, EVLOOP_NONBLOCK);
+        /* Once: alone, EVLOOP_NONBLOCK goes on as long as anything is active, and a message
+         * whose tensors wait for the owner to find them a place stays readable until then. */
+        event_base_loop(l->base, EVLOOP_NONBLOCK | EVLOOP_ONCE);
         return;
     }
     atomic_store_explicit(&l->owner_inside, true, memory_order_relaxed);
