@@ -214,7 +214,7 @@ static double number_field(lua_State *L, const char *key, double otherwise)
 }
 
 /* device.matmul(dev [, {tf32, batch_invariant, workspace, threshold}]) -> all of them as
- * they are now, and library: which is at work, or why there is none */
+ * they are now, and backend: which library is at work, or why there is none */
 static int device_matmul(lua_State *L)
 {
     rle_lua_enter(L);
@@ -238,7 +238,7 @@ static int device_matmul(lua_State *L)
     set_number(L, "threshold", (size_t)now.settings.threshold);
     if (now.text[0]) {
         lua_pushstring(L, now.text);
-        lua_setfield(L, -2, "library");
+        lua_setfield(L, -2, "backend");
     }
     return 1;
 }

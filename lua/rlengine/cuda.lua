@@ -51,7 +51,7 @@ end
 --   workspace: memory on the GPU for cuBLAS, in bytes or as "32MiB" (32 MiB from compute
 --     capability 9.0 on, 4 MiB below). It is taken when the first large product comes;
 --   device: which GPU, as above.
--- @return a table of tf32, batch_invariant, threshold and workspace, and `library`: which
+-- @return a table of tf32, batch_invariant, threshold and workspace, and `backend`: which
 -- cuBLAS is at work, or why none is; nil while none was needed
 function cuda.matmul(given)
   given = options.check("cuda.matmul", given, {

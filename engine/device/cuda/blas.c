@@ -34,7 +34,7 @@ enum { THRESHOLD = 1 << 17, LEAST_WORKSPACE = 64 << 10 };
     X(cublasDgemmStridedBatched)
 
 static struct {
-    void *library; /* NULL: not open */
+    void *object; /* what dlopen gave; NULL: not open */
 #define DECLARE(f) __typeof__(&f) f;
     FUNCTIONS(DECLARE)
 } api;
@@ -43,7 +43,7 @@ static struct {
 static bool open_library(char *text, size_t size)
 {
     char file[64];
-    if (api.library) return true;
+    if (api.object) return true;
     snprintf(file, sizeof file, "libcublas.so.%d", CUDART_VERSION / 1000);
     void *library = rle_cuda_library(file);
     if (!library) library = rle_cuda_library("libcublas.so");
@@ -65,7 +65,7 @@ static bool open_library(char *text, size_t size)
         return false;                                                                    \
     }
     FUNCTIONS(FIND)
-    api.library = library;
+    api.object = library;
     return true;
 }
 

@@ -15,7 +15,7 @@ describe("rl.cuda.matmul", function()
     return rl.cuda.matmul(given)
   end
   local usual = matmul()
-  usual.library = nil
+  usual.backend = nil
   after_each(function() matmul(usual) end)
 
   it("gives the settings and changes those that are named", function()
@@ -39,7 +39,7 @@ describe("rl.cuda.matmul", function()
     local own = a:matmul(b)
     matmul { batch_invariant = false }
     local library = a:matmul(b)
-    assert.truthy(matmul().library:find "^cuBLAS %d")
+    assert.truthy(matmul().backend:find "^cuBLAS %d")
     assert.is_true(rl.allclose(own, library, 1e-4, 1e-4))
     matmul { threshold = 2001 }
     assert.is_true(rl.equal(own, a:matmul(b)))
@@ -52,7 +52,7 @@ describe("rl.cuda.matmul", function()
       local rl = require "rlengine"
       local x = rl.ones(400, 400, { device = "emu" })
       assert(x:matmul(x)[1][1]:item() == 400)
-      for _ = 1, 3 do assert(rl.cuda.matmul({ device = "emu" }).library) end]] },
+      for _ = 1, 3 do assert(rl.cuda.matmul({ device = "emu" }).backend) end]] },
       { env = { RLENGINE_EMU = "trace=" .. folder .. "/trace" } })
     assert.equal(0, r.code, r.err)
     local _, created = process.read(folder .. "/trace"):gsub("cublasCreate", "")
@@ -65,9 +65,9 @@ describe("rl.cuda.matmul", function()
     local r = process.run({ process.program(), "-e", [[
       local rl = require "rlengine"
       local x = rl.ones(400, 400, { device = "emu" })
-      assert(rl.cuda.matmul { device = "emu" }.library == nil)
+      assert(rl.cuda.matmul { device = "emu" }.backend == nil)
       assert(x:matmul(x)[1][1]:item() == 400)
-      for _ = 1, 2 do print(rl.cuda.matmul { device = "emu" }.library) end
+      for _ = 1, 2 do print(rl.cuda.matmul { device = "emu" }.backend) end
       assert(x:matmul(x)[1][1]:item() == 400)]] }, { env = { RLENGINE_EMU = "cublas=off" } })
     assert.equal(0, r.code, r.err)
     local why = r.err:match "^rlengine: emu:0: (libcublas[^\n]+)\n$" -- told once
