@@ -69,6 +69,24 @@ static inline bool rle_unary_gives_bool(rle_unary_kind k)
     return k >= RLE_UNARY_NOT;
 }
 
+/* Does the gradient come from the function's output (else from its input)? */
+static inline bool rle_unary_from_output(rle_unary_kind k)
+{
+    switch (k) {
+    case RLE_UNARY_EXP:
+    case RLE_UNARY_EXPM1:
+    case RLE_UNARY_SQRT:
+    case RLE_UNARY_RSQRT:
+    case RLE_UNARY_RECIPROCAL:
+    case RLE_UNARY_TANH:
+    case RLE_UNARY_SIGMOID:
+    case RLE_UNARY_RELU:
+        return true;
+    default:
+        return false;
+    }
+}
+
 typedef enum {
     RLE_REDUCE_SUM,  /* integers and bool sum into i64, the rest into their own dtype */
     RLE_REDUCE_MEAN, /* floats only */

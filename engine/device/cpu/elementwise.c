@@ -309,22 +309,6 @@ rle_status rle_cpu_unary(rle_device *dev, rle_unary_kind kind, const rle_array *
     return RLE_OK;
 }
 
-/* Which kinds find their derivative from the output. */
-static bool from_output(rle_unary_kind kind)
-{
-    switch (kind) {
-    case RLE_UNARY_EXP:
-    case RLE_UNARY_EXPM1:
-    case RLE_UNARY_SQRT:
-    case RLE_UNARY_RSQRT:
-    case RLE_UNARY_RECIPROCAL:
-    case RLE_UNARY_TANH:
-    case RLE_UNARY_SIGMOID:
-    case RLE_UNARY_RELU: return true;
-    default: return false;
-    }
-}
-
 rle_status rle_cpu_unary_backward(rle_device *dev, rle_unary_kind kind,
                                   const rle_array *gin, const rle_array *gout,
                                   const rle_array *x, const rle_array *y, double p0,
@@ -334,7 +318,7 @@ rle_status rle_cpu_unary_backward(rle_device *dev, rle_unary_kind kind,
     elementwise e = {.p0 = p0, .p1 = p1};
     if (f >= 0) e.grad = rle_cpu_active->grad[f][kind];
     if (!e.grad) return rle_cpu_no_dtype("the gradient of this function", gin->dtype);
-    const rle_array *saved = from_output(kind) ? y : x;
+    const rle_array *saved = rle_unary_from_output(kind) ? y : x;
     if (!saved) saved = gout; /* the kind needs neither */
     const rle_array *operands[3] = {gin, gout, saved};
     run(&e, 3, operands);

@@ -67,24 +67,6 @@ static bool has_binary(rle_binary_kind kind, rle_dtype t)
     return t <= RLE_BOOL && kind != RLE_BINARY_DIV && kind != RLE_BINARY_ATAN2;
 }
 
-/* Which kinds find their derivative from the output. */
-static bool from_output(rle_unary_kind kind)
-{
-    switch (kind) {
-    case RLE_UNARY_EXP:
-    case RLE_UNARY_EXPM1:
-    case RLE_UNARY_SQRT:
-    case RLE_UNARY_RSQRT:
-    case RLE_UNARY_RECIPROCAL:
-    case RLE_UNARY_TANH:
-    case RLE_UNARY_SIGMOID:
-    case RLE_UNARY_RELU:
-        return true;
-    default:
-        return false;
-    }
-}
-
 rle_status rle_cuda_fill(rle_device *dev, const rle_array *out, double value,
                          int64_t integer)
 {
@@ -131,7 +113,7 @@ rle_status rle_cuda_unary_backward(rle_device *dev, rle_unary_kind kind,
 {
     if (!is_real(gin->dtype) || rle_unary_gives_bool(kind))
         return rle_cuda_no_dtype("the gradient of this function", gin->dtype);
-    const rle_array *saved = from_output(kind) ? y : x;
+    const rle_array *saved = rle_unary_from_output(kind) ? y : x;
     if (!saved) saved = gout; /* the kind needs neither */
     const rle_array *operands[] = {gin, gout, saved};
     rle_k_loop l;
