@@ -422,14 +422,13 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
     conn->state = connecting ? RLE_CONN_CONNECTING : RLE_CONN_GREETING;
     conn->long_last = &conn->long_first;
     conn->heard = rle_now();
-    conn->read_event =
-        event_new(rpc->loop.base, fd, EV_READ | EV_PERSIST, conn_readable, conn);
-    conn->write_event =
-        event_new(rpc->loop.base, fd, EV_WRITE | EV_PERSIST, conn_writable, conn);
-    if (!conn->read_event || !conn->write_event ||
-        event_add(connecting ? conn->write_event : conn->read_event, NULL) != 0) {
-        if (conn->read_event) event_free(conn->read_event);
-        if (conn->write_event) event_free(conn->write_event);
+    conn->read_watch = rle_watch_new(&rpc->loop, fd, RLE_WATCH_READ, conn_readable, conn);
+    conn->write_watch =
+        rle_watch_new(&rpc->loop, fd, RLE_WATCH_WRITE, conn_writable, conn);
+    if (!conn->read_watch || !conn->write_watch ||
+        !rle_watch_on(connecting ? conn->write_watch : conn->read_watch)) {
+        rle_watch_free(conn->read_watch);
+        rle_watch_free(conn->write_watch);
         transport.ops->close(&conn->transport);
         rle_free(handshake);
         rle_free(conn);
@@ -537,8 +536,8 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
     rle_rpc *rpc = conn->rpc;
     rle_conn_state was = conn->state;
     conn->state = RLE_CONN_DEAD;
-    event_free(conn->read_event);
-    event_free(conn->write_event);
+    rle_watch_free(conn->read_watch);
+    rle_watch_free(conn->write_watch);
     conn->transport.ops->close(&conn->transport);
     *conn->at = conn->next;
     if (conn->next) conn->next->at = conn->at;

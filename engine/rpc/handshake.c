@@ -480,9 +480,7 @@ void rle_handshake_late(rle_timer *t)
 void rle_handshake_begin(rle_conn *conn)
 {
     if (conn->initiator && conn->state == RLE_CONN_CONNECTING) {
-        int why = 0;
-        socklen_t len = sizeof why;
-        getsockopt(conn->transport.fd, SOL_SOCKET, SO_ERROR, &why, &len);
+        int why = rle_connect_error(conn->transport.fd);
         if (why) {
             if (conn->result) conn->result->connect_errno = why;
             rle_fail(RLE_UNAVAILABLE, "cannot connect to %s: %s", conn->address.shown,
@@ -491,7 +489,7 @@ void rle_handshake_begin(rle_conn *conn)
             return;
         }
         conn->state = RLE_CONN_GREETING;
-        if (event_add(conn->read_event, NULL) != 0) {
+        if (!rle_watch_on(conn->read_watch)) {
             rle_oom(0, "connection");
             rle_handshake_give_up(conn, RLE_RESOURCE_EXHAUSTED);
             return;

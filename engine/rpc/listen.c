@@ -18,7 +18,7 @@ static void resume_accepting(rle_rpc *rpc)
     for (int i = 0; i < rpc->listener_count; i++) {
         if (!rpc->listeners[i].paused) continue;
         rpc->listeners[i].paused = false;
-        event_add(rpc->listeners[i].event, NULL);
+        rle_watch_on(rpc->listeners[i].watch);
     }
 }
 
@@ -38,7 +38,7 @@ void rle_half_open_less(rle_rpc *rpc)
 static void stop_listening(struct rle_listener *listener)
 {
     listener->paused = true;
-    event_del(listener->event);
+    rle_watch_off(listener->watch);
 }
 
 static void pause_accepting(struct rle_listener *listener, const char *why)
@@ -94,7 +94,7 @@ static void listener_readable(evutil_socket_t fd, short what, void *arg)
         }
         if (from.is_unix) from = listener->address;
         if (!admit(rpc, got, &from)) {
-            close(got);
+            rle_close(got);
             continue;
         }
         rle_conn *conn;
@@ -123,12 +123,12 @@ rle_status rle_rpc_listen(rle_rpc *rpc, const char *text, char *bound)
     rle_rpc_enter(rpc);
     struct rle_listener *listener = &rpc->listeners[rpc->listener_count];
     *listener = (struct rle_listener){.rpc = rpc, .fd = fd, .address = real};
-    listener->event =
-        event_new(rpc->loop.base, fd, EV_READ | EV_PERSIST, listener_readable, listener);
+    listener->watch =
+        rle_watch_new(&rpc->loop, fd, RLE_WATCH_READ, listener_readable, listener);
     rle_status s = RLE_OK;
-    if (!listener->event || event_add(listener->event, NULL) != 0) {
-        if (listener->event) event_free(listener->event);
-        close(fd);
+    if (!listener->watch || !rle_watch_on(listener->watch)) {
+        rle_watch_free(listener->watch);
+        rle_unlisten(fd, &real);
         s = rle_oom(sizeof *listener, "listener");
     } else {
         rpc->listener_count++;

@@ -315,12 +315,11 @@ rle_status rle_evloop_init(rle_evloop *l)
     l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     l->alarm_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (l->base && l->wake_fd >= 0 && l->alarm_fd >= 0) {
-        l->wake_event = event_new(l->base, l->wake_fd, EV_READ | EV_PERSIST, woken, l);
-        l->alarm_event =
-            event_new(l->base, l->alarm_fd, EV_READ | EV_PERSIST, alarm_rings, l);
+        l->wake_watch = rle_watch_new(l, l->wake_fd, RLE_WATCH_READ, woken, l);
+        l->alarm_watch = rle_watch_new(l, l->alarm_fd, RLE_WATCH_READ, alarm_rings, l);
     }
-    if (!l->wake_event || !l->alarm_event || event_add(l->wake_event, NULL) != 0 ||
-        event_add(l->alarm_event, NULL) != 0) {
+    if (!l->wake_watch || !l->alarm_watch || !rle_watch_on(l->wake_watch) ||
+        !rle_watch_on(l->alarm_watch)) {
         rle_status s = rle_fail(RLE_RESOURCE_EXHAUSTED, "no event loop: %s", strerror(errno));
         rle_evloop_fini(l);
         return s;
@@ -358,8 +357,8 @@ void rle_evloop_fini(rle_evloop *l)
         pthread_join(l->guard, NULL);
         l->have_guard = false;
     }
-    if (l->wake_event) event_free(l->wake_event);
-    if (l->alarm_event) event_free(l->alarm_event);
+    rle_watch_free(l->wake_watch);
+    rle_watch_free(l->alarm_watch);
     if (l->base) event_base_free(l->base);
     if (l->wake_fd >= 0) close(l->wake_fd);
     if (l->alarm_fd >= 0) close(l->alarm_fd);

@@ -2,8 +2,8 @@
  *
  * One loop per rle_rpc, one lock around it and everything it touches. Two threads may run
  * it, never at once:
- *   - the owner, which also runs Lua. It runs the loop when it waits, so a reply goes from
- *     the socket to the waiting coroutine without a change of thread;
+ *   - the owner, which also runs Lua. It runs the loop when it waits, so a reply goes
+ * from the socket to the waiting coroutine without a change of thread;
  *   - the guard, a small thread that takes over when the owner has not run the loop for
  *     100 ms (it computes), and hands it back as soon as the owner wants the lock. It
  *     answers pings, keeps deadlines and drains sockets into buffers of its own; it runs
@@ -11,13 +11,14 @@
  * The owner holds the lock while it runs the loop, never while it runs Lua.
  *
  * The lock is lopsided, because the owner takes it ten times a call and the guard once a
- * busy spell. The owner says `owner_in` with a plain store and then looks at `guard_in`; the
- * guard says `guard_in`, makes every running thread pass a memory barrier (membarrier(2)),
- * and then looks at `owner_in`. So one of them sees the other: the guard gives up and comes
- * back later, the owner asks for the lock and waits. Where there is no membarrier the owner
- * pays for a fence each time.
+ * busy spell. The owner says `owner_in` with a plain store and then looks at `guard_in`;
+ * the guard says `guard_in`, makes every running thread pass a memory barrier
+ * (membarrier(2)), and then looks at `owner_in`. So one of them sees the other: the guard
+ * gives up and comes back later, the owner asks for the lock and waits. Where there is no
+ * membarrier the owner pays for a fence each time.
  *
- * Only this folder includes libevent. */
+ * What the loop watches are descriptors of libevent (rle_watch); only this folder
+ * includes it. */
 #ifndef RLE_RPC_LOOP_H
 #define RLE_RPC_LOOP_H
 
@@ -30,6 +31,10 @@
 
 #include "base/status.h"
 #include "rpc/timer.h"
+
+/* Tells when a descriptor is readable, or writable, for as long as it is on. */
+typedef struct event rle_watch;
+typedef void rle_watch_fn(evutil_socket_t fd, short what, void *arg); /* with the lock */
 
 typedef struct rle_evloop {
     struct event_base *base;
@@ -53,10 +58,10 @@ typedef struct rle_evloop {
 
     int wake_fd;
     uint64_t wakes; /* seen; changed under the lock */
-    struct event *wake_event;
+    rle_watch *wake_watch;
 
     int alarm_fd; /* a timerfd: readable when the first timer is due */
-    struct event *alarm_event;
+    rle_watch *alarm_watch;
     int64_t alarm_at; /* what it is set to; INT64_MAX = not set */
     rle_timer **heap;
     size_t timers, timer_capacity;
@@ -88,6 +93,28 @@ static inline void rle_evloop_unlock(rle_evloop *l)
 /* One turn by the owner, lock held: `block` waits until anything happened (a descriptor, a
  * timer, rle_evloop_wake), else only what is there now. */
 void rle_evloop_turn(rle_evloop *l, bool block);
+
+/* Off at first. RLE_WATCH_ONCE: goes off by itself when it has told. NULL: no memory. */
+enum { RLE_WATCH_READ = EV_READ, RLE_WATCH_WRITE = EV_WRITE, RLE_WATCH_ONCE = 0x100 };
+static inline rle_watch *rle_watch_new(rle_evloop *l, int fd, unsigned what,
+                                       rle_watch_fn *ready, void *arg)
+{
+    unsigned once = what & RLE_WATCH_ONCE;
+    return event_new(l->base, fd, (short)(once ? what - once : what | EV_PERSIST), ready,
+                     arg);
+}
+static inline bool rle_watch_on(rle_watch *w) /* false: no memory */
+{
+    return event_add(w, NULL) == 0;
+}
+static inline bool rle_watch_off(rle_watch *w)
+{
+    return event_del(w) == 0;
+}
+static inline void rle_watch_free(rle_watch *w) /* NULL is fine */
+{
+    if (w) event_free(w);
+}
 
 /* Make a blocked turn return. From any thread and from signal handlers. */
 void rle_evloop_wake(rle_evloop *l);

@@ -87,8 +87,8 @@ static rle_status out_next_chunk(rle_conn *conn)
 void rle_conn_arm_write(rle_conn *conn, bool on)
 {
     if (on == conn->write_armed) return;
-    if (on ? event_add(conn->write_event, NULL) : event_del(conn->write_event)) return;
-    conn->write_armed = on;
+    if (on ? rle_watch_on(conn->write_watch) : rle_watch_off(conn->write_watch))
+        conn->write_armed = on;
 }
 
 static void write_failed(rle_conn *conn)

@@ -4,9 +4,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/un.h>
-#include <unistd.h>
 
 #include "base/log.h"
 #include "rpc/rpc_internal.h"
@@ -330,12 +327,13 @@ rle_status rle_rpc_watch(rle_rpc *rpc, int fd, bool *readable)
 {
     rle_status s = RLE_OK;
     rle_rpc_enter(rpc);
-    if (rpc->watch_event) event_free(rpc->watch_event);
-    rpc->watch_event = NULL;
+    rle_watch_free(rpc->watch);
+    rpc->watch = NULL;
     if (fd >= 0) {
         /* Not persistent: the guard must not spin on something only the owner reads. */
-        rpc->watch_event = event_new(rpc->loop.base, fd, EV_READ, watched, readable);
-        if (!rpc->watch_event || event_add(rpc->watch_event, NULL) != 0)
+        rpc->watch = rle_watch_new(&rpc->loop, fd, RLE_WATCH_READ | RLE_WATCH_ONCE,
+                                   watched, readable);
+        if (!rpc->watch || !rle_watch_on(rpc->watch))
             s = rle_oom(0, "watched descriptor");
     }
     rle_rpc_leave(rpc);
@@ -499,12 +497,11 @@ void rle_rpc_free(rle_rpc *rpc)
     rle_rpc_enter(rpc); /* lets go of what the closing left */
     rle_timer_disarm(&rpc->loop, &rpc->tick);
     rle_timer_disarm(&rpc->loop, &rpc->accept_timer);
-    if (rpc->watch_event) event_free(rpc->watch_event);
+    rle_watch_free(rpc->watch);
     for (int i = 0; i < rpc->listener_count; i++) {
         struct rle_listener *l = &rpc->listeners[i];
-        event_free(l->event);
-        close(l->fd);
-        if (l->address.is_unix) unlink(((struct sockaddr_un *)&l->address.sa)->sun_path);
+        rle_watch_free(l->watch);
+        rle_unlisten(l->fd, &l->address);
     }
     rpc->dirty = NULL;
     rle_conn_free_dead(rpc);

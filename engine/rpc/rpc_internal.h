@@ -151,7 +151,7 @@ struct rle_conn {
     rle_rpc *rpc;
     rle_conn *next, **at; /* in rpc->conns or rpc->dead */
     rle_transport transport;
-    struct event *read_event, *write_event;
+    rle_watch *read_watch, *write_watch;
     bool write_armed, initiator, is_unix, body_crc;
     rle_conn_state state;
     rle_address address; /* of the other side, or where we connect to */
@@ -292,7 +292,7 @@ struct rle_rpc {
     struct rle_listener {
         rle_rpc *rpc;
         int fd;
-        struct event *event;
+        rle_watch *watch;
         rle_address address;
         bool paused;
     } listeners[RLE_LISTEN_MAX];
@@ -343,7 +343,7 @@ struct rle_rpc {
     int64_t turn_at;   /* a time within this turn, or 0 */
     int64_t last_turn; /* of rle_rpc_breathe */
     bool stopping;
-    struct event *watch_event;
+    rle_watch *watch;
     rle_rpc_counters counters;
     rle_future *free_futures, *live;
     rle_incoming *free_incoming;

@@ -263,6 +263,12 @@ rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
     return RLE_OK;
 }
 
+void rle_unlisten(int fd, const rle_address *at)
+{
+    close(fd);
+    if (at->is_unix) unlink(((const struct sockaddr_un *)&at->sa)->sun_path);
+}
+
 int rle_accept(int listener, rle_address *peer)
 {
     struct sockaddr_storage sa;
@@ -271,6 +277,11 @@ int rle_accept(int listener, rle_address *peer)
     if (fd < 0) return -1;
     rle_address_from_sockaddr((struct sockaddr *)&sa, len, peer);
     return fd;
+}
+
+void rle_close(int fd)
+{
+    close(fd);
 }
 
 /* ---- connecting ---- */
@@ -289,6 +300,14 @@ rle_status rle_connect(const rle_address *to, int *out, bool *pending)
     *pending = rc < 0;
     *out = fd;
     return RLE_OK;
+}
+
+int rle_connect_error(int fd)
+{
+    int why = 0;
+    socklen_t len = sizeof why;
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len);
+    return why;
 }
 
 void rle_socket_tune(int fd, bool is_unix)

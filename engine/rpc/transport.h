@@ -62,8 +62,15 @@ rle_status rle_address_allowed(const rle_address *at, bool insecure_network,
  * UNAVAILABLE when it fails at once; errno says why. */
 rle_status rle_connect(const rle_address *to, int *fd, bool *pending);
 
+/* Then: 0, or the errno of what went wrong. */
+int rle_connect_error(int fd);
+/* Stop listening; the file of a Unix socket goes. */
+void rle_unlisten(int fd, const rle_address *at);
+
 /* A new connection of a listener: descriptor with the flags above, or -1 and errno. */
 int rle_accept(int listener, rle_address *peer);
+/* Give back a descriptor that no connection was made of. */
+void rle_close(int fd);
 
 /* Options of every stream socket: no delay, keepalive, a limit on unacknowledged data. */
 void rle_socket_tune(int fd, bool is_unix);
