@@ -342,8 +342,9 @@ bool rle_lua_rpc_step(lua_State *L)
     rle_lua_rpc *s = &rle_lua_rpc_state;
     luaL_checkstack(L, 4, "remote calls");
     s->from = NULL; /* a decoding that raised may have left it */
-    /* Calls that keep each other going must not keep the sockets from being looked at. */
-    if (s->steps++ >= STEPS_PER_LOOK) {
+    /* Calls that keep each other going must not keep the sockets from being looked at,
+     * nor those of one worker others from being served. */
+    if (s->steps++ >= STEPS_PER_LOOK || rle_rpc_look_due(s->rpc)) {
         s->steps = 0;
         s->work |= rle_rpc_turn(s->rpc, false);
     }

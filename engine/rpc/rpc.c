@@ -267,7 +267,7 @@ static void before_turn(void *self)
     if (rpc->dirty) rle_conn_flush_dirty(rpc);
     if (rpc->dead) rle_conn_free_dead(rpc);
     if (rpc->borrowed_count) rle_message_settle(rpc);
-    if (rpc->queue) rle_server_arm_expiry(rpc);
+    if (rpc->turns) rle_server_arm_expiry(rpc);
 }
 
 static unsigned work(rle_rpc *rpc)
@@ -278,12 +278,19 @@ static unsigned work(rle_rpc *rpc)
            (rpc->placements ? RLE_WORK_PLACE : 0);
 }
 
+static void turn(rle_rpc *rpc, bool block)
+{
+    rpc->round++;
+    rpc->look_due = false;
+    rle_evloop_turn(&rpc->loop, block);
+}
+
 unsigned rle_rpc_turn(rle_rpc *rpc, bool block)
 {
     rle_rpc_enter(rpc);
     unsigned w = block ? work(rpc) : 0;
     if (!w) {
-        rle_evloop_turn(&rpc->loop, block);
+        turn(rpc, block);
         w = work(rpc);
     }
     rle_rpc_leave(rpc);
@@ -295,7 +302,7 @@ void rle_rpc_breathe(rle_rpc *rpc)
     int64_t now = rle_now();
     if (now - rpc->last_turn < BREATH) return;
     rle_rpc_enter(rpc);
-    rle_evloop_turn(&rpc->loop, false);
+    turn(rpc, false);
     rpc->last_turn = now;
     rle_rpc_leave(rpc);
 }
@@ -435,7 +442,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     snprintf(rpc->name, sizeof rpc->name, "%s", name);
     rpc->o.name = rpc->name;
     rpc->token = *options->token;
-    rpc->queue_end = &rpc->queue;
+    rpc->turns_end = &rpc->turns;
     rpc->ready_end = &rpc->ready;
     rle_status s = rle_evloop_init(&rpc->loop);
     if (s != RLE_OK) {

@@ -87,6 +87,10 @@ enum {
 unsigned rle_rpc_turn(rle_rpc *rpc, bool block);
 /* Read and write what is possible now when the loop has not run for 10 ms. Cheap. */
 void rle_rpc_breathe(rle_rpc *rpc);
+/* Every worker whose calls wait has had its turn since the loop ran, which was a while
+ * ago: run it before the next call is taken, for others may have called meanwhile. Cheap.
+ */
+bool rle_rpc_look_due(const rle_rpc *rpc);
 /* Make a blocked turn return; from any thread and from signal handlers. */
 void rle_rpc_wake(rle_rpc *rpc);
 /* The same for whichever rle_rpc the process has; does nothing without one. */

@@ -196,6 +196,9 @@ struct rle_conn {
     rle_incoming *incoming;
     size_t incoming_count, incoming_counted; /* all; those bound by credits */
     uint64_t last_id;
+    rle_incoming *waiting, **waiting_end; /* to be started, in the order they came */
+    rle_conn *turn_next, **turn_at;       /* in rpc->turns, while there are any */
+    uint64_t served_round;                /* in which one of them was started last */
 
     rle_map exported; /* object -> how often sent there */
 
@@ -241,7 +244,7 @@ struct rle_incoming {
     rle_conn *conn; /* NULL when the caller is gone */
     rle_peer *peer;
     rle_incoming *next, **at;       /* in conn->incoming */
-    rle_incoming *queue_next, **queue_at; /* in rpc->queue or rpc->cancelled */
+    rle_incoming *queue_next, **queue_at; /* in conn->waiting or rpc->cancelled */
     bool queued, started, nested, waits, cancelled, in_cancelled;
     uint64_t id, number, incarnation;
     int64_t deadline;
@@ -315,7 +318,11 @@ struct rle_rpc {
     bool no_borrow; /* what is being parsed does not lie in the scratch block */
     size_t borrowed_count, borrowed_cap;
 
-    rle_incoming *queue, **queue_end; /* calls that wait to be started */
+    /* Connections with calls that wait to be started, and whose turn is next. */
+    rle_conn *turns, **turns_end;
+    uint64_t round, noted_round; /* count the owner's turns of the loop; see server.c */
+    int64_t round_at;            /* about when the last of them was over */
+    bool look_due;
     size_t queued, queued_nested, serving, serving_waits;
     rle_incoming *cancelled;          /* started ones, to be told to their handler */
 

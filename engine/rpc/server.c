@@ -1,4 +1,8 @@
-/* server.c - calls we serve: queued as they come, started in order, answered once. */
+/* server.c - calls we serve: queued as they come, started, answered once.
+ *
+ * Calls of one connection start in the order in which they came. Connections take turns,
+ * a call each, so that one with many calls open keeps nobody waiting longer than one with
+ * a single call would. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,18 +10,58 @@
 #include "rpc/rpc_internal.h"
 
 enum { POOL_MAX = 256 };
+/* So long a worker may be served again and again before the others are looked for. */
+#define ROUND_TIME (RLE_SECONDS / 10000)
 
 /* ---- lists ---- */
 
+static void leave_turns(rle_conn *conn)
+{
+    *conn->turn_at = conn->turn_next;
+    if (conn->turn_next)
+        conn->turn_next->turn_at = conn->turn_at;
+    else
+        conn->rpc->turns_end = conn->turn_at;
+}
+
+static void join_turns(rle_conn *conn)
+{
+    rle_rpc *rpc = conn->rpc;
+    conn->turn_next = NULL;
+    conn->turn_at = rpc->turns_end;
+    *rpc->turns_end = conn;
+    rpc->turns_end = &conn->turn_next;
+}
+
+static void queue_add(rle_incoming *in)
+{
+    rle_rpc *rpc = in->rpc;
+    rle_conn *conn = in->conn;
+    if (!conn->waiting) {
+        conn->waiting_end = &conn->waiting;
+        join_turns(conn);
+    }
+    in->queued = true;
+    in->queue_next = NULL;
+    in->queue_at = conn->waiting_end;
+    *conn->waiting_end = in;
+    conn->waiting_end = &in->queue_next;
+    rpc->queued++;
+    if (in->nested) rpc->queued_nested++;
+}
+
+/* While it has its connection. */
 static void queue_remove(rle_incoming *in)
 {
     rle_rpc *rpc = in->rpc;
+    rle_conn *conn = in->conn;
     if (!in->queued) return;
     *in->queue_at = in->queue_next;
     if (in->queue_next)
         in->queue_next->queue_at = in->queue_at;
     else
-        rpc->queue_end = in->queue_at;
+        conn->waiting_end = in->queue_at;
+    if (!conn->waiting) leave_turns(conn);
     in->queued = false;
     rpc->queued--;
     if (in->nested) rpc->queued_nested--;
@@ -94,19 +138,22 @@ static void send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e)
     rle_writer_fini(&w);
 }
 
+/* The call goes first: when its error cannot be sent, the connection lets go of all it
+ * has. */
 static void fail_text(rle_incoming *in, rle_status code, rle_outcome outcome, const char *text)
 {
-    if (in->conn) {
-        const char *name = in->rpc->name;
-        rle_wire_error e = {.code = code,
-                            .outcome = outcome,
-                            .message = {text, strlen(text)},
-                            .worker = {name, strlen(name)},
-                            .method = {in->head.method, in->head.method_len}};
-        rle_frame f = answer(in, RLE_FRAME_ERROR);
-        send_error(in->conn, &f, &e);
-    }
+    rle_conn *conn = in->conn;
+    const char *name = in->rpc->name;
+    rle_call_head head = in->head;
+    rle_frame f = answer(in, RLE_FRAME_ERROR);
     incoming_free(in);
+    if (!conn) return;
+    rle_wire_error e = {.code = code,
+                        .outcome = outcome,
+                        .message = {text, strlen(text)},
+                        .worker = {name, strlen(name)},
+                        .method = {head.method, head.method_len}};
+    send_error(conn, &f, &e);
 }
 
 static void fail_expired(rle_incoming *in)
@@ -209,23 +256,18 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     conn->incoming = in;
     conn->incoming_count++;
     if (!nested) conn->incoming_counted++;
-    in->queued = true;
-    in->queue_next = NULL;
-    in->queue_at = rpc->queue_end;
-    *rpc->queue_end = in;
-    rpc->queue_end = &in->queue_next;
-    rpc->queued++;
-    if (nested) rpc->queued_nested++;
+    queue_add(in);
     if (rpc->stopping) fail_stopping(in);
 }
 
 void rle_server_arm_expiry(rle_rpc *rpc)
 {
-    for (rle_incoming *in = rpc->queue; in; in = in->queue_next) {
-        if (!in->deadline || in->timer.place) continue;
-        /* Without memory it is found out when its turn comes. */
-        if (rle_timer_arm(&rpc->loop, &in->timer, in->deadline) != RLE_OK) return;
-    }
+    for (rle_conn *conn = rpc->turns; conn; conn = conn->turn_next)
+        for (rle_incoming *in = conn->waiting; in; in = in->queue_next) {
+            if (!in->deadline || in->timer.place) continue;
+            /* Without memory it is found out when its turn comes. */
+            if (rle_timer_arm(&rpc->loop, &in->timer, in->deadline) != RLE_OK) return;
+        }
 }
 
 static void mark_cancelled(rle_incoming *in)
@@ -259,11 +301,12 @@ void rle_incoming_cancel(rle_conn *conn, uint64_t id)
 
 void rle_incoming_orphan(rle_incoming *in)
 {
-    conn_remove(in);
-    if (in->started)
-        mark_cancelled(in);
-    else
+    if (!in->started) {
         incoming_free(in);
+        return;
+    }
+    conn_remove(in);
+    mark_cancelled(in);
 }
 
 /* ---- starting ---- */
@@ -271,12 +314,13 @@ void rle_incoming_orphan(rle_incoming *in)
 /* Who is next, given the bound? */
 static rle_incoming *pick(rle_rpc *rpc)
 {
-    if (!rpc->queue) return NULL;
-    if (rpc->serving < (size_t)rpc->o.max_concurrent) return rpc->queue;
+    if (!rpc->turns) return NULL;
+    if (rpc->serving < (size_t)rpc->o.max_concurrent) return rpc->turns->waiting;
     if (!rpc->queued_nested || rpc->serving_waits < rpc->serving) return NULL;
-    rle_incoming *in = rpc->queue;
-    while (!in->nested) in = in->queue_next;
-    return in;
+    for (const rle_conn *conn = rpc->turns; conn; conn = conn->turn_next)
+        for (rle_incoming *in = conn->waiting; in; in = in->queue_next)
+            if (in->nested) return in;
+    return NULL;
 }
 
 bool rle_rpc_can_start(rle_rpc *rpc)
@@ -284,12 +328,33 @@ bool rle_rpc_can_start(rle_rpc *rpc)
     return pick(rpc) != NULL;
 }
 
+static void note_round(rle_rpc *rpc, int64_t now)
+{
+    if (rpc->noted_round != rpc->round) {
+        rpc->noted_round = rpc->round;
+        rpc->round_at = now;
+    }
+    rpc->look_due = rpc->turns && rpc->turns->served_round == rpc->round &&
+                    now - rpc->round_at >= ROUND_TIME;
+}
+
+bool rle_rpc_look_due(const rle_rpc *rpc)
+{
+    return rpc->look_due;
+}
+
 rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decoder *decoder)
 {
     rle_incoming *in;
     rle_rpc_enter(rpc);
     while ((in = pick(rpc)) != NULL) {
+        rle_conn *conn = in->conn;
         queue_remove(in);
+        if (conn->waiting) { /* now the others */
+            leave_turns(conn);
+            join_turns(conn);
+        }
+        conn->served_round = rpc->round;
         /* The first one after a turn has not waited; the others may have, behind it. */
         int64_t now = rpc->turn_at && !in->timer.place ? rpc->turn_at : rle_now();
         rpc->turn_at = 0;
@@ -300,6 +365,7 @@ rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decod
         in->started = true;
         rpc->serving++;
         rpc->counters.calls_served++;
+        note_round(rpc, now);
         *info = (rle_incoming_info){.caller = in->peer,
                                     .head = in->head,
                                     .deadline = in->deadline,
@@ -395,5 +461,5 @@ void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *err
 
 void rle_rpc_refuse_queued(rle_rpc *rpc)
 {
-    while (rpc->queue) fail_stopping(rpc->queue);
+    while (rpc->turns) fail_stopping(rpc->turns->waiting);
 }

@@ -25,6 +25,7 @@
 #include "rpc/frame.h"
 #include "rpc/rpc.h"
 #include "rpc/rpc_internal.h"
+#include "rpc_greeting.h"
 
 static rle_token test_token;
 static char test_folder[64], test_address[128];
@@ -289,18 +290,7 @@ static inline int raw_read(raw *r, rle_frame *f, uint8_t *payload, size_t max)
 
 static inline void raw_greeting(rle_writer *w, const raw *r, const char *name, int min, int max)
 {
-    rle_write_u16(w, 0);
-    rle_write_u16(w, (uint16_t)min);
-    rle_write_u16(w, (uint16_t)max);
-    rle_write_u8(w, 1);
-    rle_write_u8(w, 0);
-    for (int i = 0; i < 6; i++) rle_write_u32(w, 1000);
-    rle_write_u64(w, 64 << 20);
-    rle_write_u64(w, r->incarnation);
-    for (int i = 0; i < 4; i++) rle_write_u64(w, 7);
-    rle_write_u8(w, (uint8_t)strlen(name));
-    rle_write_bytes(w, name, strlen(name));
-    rle_write_u8(w, 0);
+    write_greeting(w, r->incarnation, name, min, max);
 }
 
 /* HELLO, HELLO_ACK, AUTH; the answer to AUTH is left for the caller. `spoil`: bit of the
