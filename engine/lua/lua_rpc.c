@@ -87,10 +87,10 @@ static void say_goodbye(void *self, const char *message)
 /* ---- init ---- */
 
 static const char *const init_options[] = {
-    "name",         "listen",          "connect",      "token",       "token_fd",
-    "token_file",   "max_concurrent",  "max_calls",    "heartbeat",   "timeout",
-    "call_timeout", "connect_timeout", "max_message",  "allow_uids",  "insecure_network",
-    "busy_after",   NULL};
+    "name",         "listen",          "connect",     "token",      "token_fd",
+    "token_file",   "max_concurrent",  "max_calls",   "heartbeat",  "timeout",
+    "call_timeout", "connect_timeout", "max_message", "allow_uids", "insecure_network",
+    "busy_after",   "reconnect_for",   NULL};
 
 static void read_token(lua_State *L, rle_token *token)
 {
@@ -129,6 +129,14 @@ static int64_t seconds_option(lua_State *L, const char *key)
         rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"%s\" must be a number of seconds > 0",
                      key);
     return (int64_t)(v * 1e9);
+}
+
+/* reconnect_for: 0 stands for "not at all". */
+static int64_t reconnect_option(lua_State *L)
+{
+    return rle_lua_opt_number(L, 1, "reconnect_for", -1) == 0
+               ? -1
+               : seconds_option(L, "reconnect_for");
 }
 
 static int count_option(lua_State *L, const char *key, int max)
@@ -216,6 +224,7 @@ static int rpc_init(lua_State *L)
                          .peer_timeout = seconds_option(L, "timeout"),
                          .call_timeout = seconds_option(L, "call_timeout"),
                          .busy_after = seconds_option(L, "busy_after"),
+                         .reconnect_for = reconnect_option(L),
                          .insecure_network =
                              rle_lua_opt_boolean(L, 1, "insecure_network", false)};
     if (!o.name) rle_lua_fail(L, RLE_INVALID_ARGUMENT, "rpc.init needs a name");
@@ -398,15 +407,31 @@ static int rpc_workers(lua_State *L)
     return 1;
 }
 
-/* connected(name) -> whether that worker can be called, has said goodbye, is still there */
+/* connected(name) -> whether that worker can be called, has said goodbye, is still there,
+ * is looked for */
 static int rpc_connected(lua_State *L)
 {
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     rle_peer *peer = rle_rpc_peer(s->rpc, luaL_checkstring(L, 1));
+    rle_status code;
     lua_pushboolean(L, peer && rle_peer_connected(s->rpc, peer));
     lua_pushboolean(L, peer && rle_peer_left(s->rpc, peer));
     lua_pushboolean(L, peer && rle_peer_present(s->rpc, peer));
-    return 3;
+    lua_pushboolean(L, peer && rle_peer_link(s->rpc, peer, &code) == RLE_LINK_SEEKING);
+    return 4;
+}
+
+/* lost(name): raises why that worker is not connected and not looked for. */
+static int rpc_lost(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    const char *name = luaL_checkstring(L, 1);
+    rle_peer *peer = rle_rpc_peer(s->rpc, name);
+    rle_status code = RLE_UNAVAILABLE;
+    if (peer && rle_peer_link(s->rpc, peer, &code) == RLE_LINK_GIVEN_UP)
+        rle_lua_raise(L, code);
+    return rle_lua_fail(L, RLE_UNAVAILABLE, "worker \"%s\" disconnected", name);
 }
 
 static int rpc_membership(lua_State *L)
@@ -531,6 +556,7 @@ static const luaL_Reg rpc_functions[] = {
     {"hint", rpc_hint},
     {"workers", rpc_workers},
     {"connected", rpc_connected},
+    {"lost", rpc_lost},
     {"membership", rpc_membership},
     {"open_calls", rpc_open_calls},
     {"counters", rpc_counters},

@@ -71,7 +71,9 @@ typedef struct rle_lua_rpc {
     bool forked;             /* this process is a child of the one that ran rpc.init */
     /* while values are decoded: where they come from */
     rle_peer *from;
-    uint64_t from_incarnation;
+    uint64_t from_session;
+    /* of the references to objects of the receiver in what was encoded last; 0: none */
+    uint64_t home_session;
 } rle_lua_rpc;
 
 extern rle_lua_rpc rle_lua_rpc_state;
@@ -106,7 +108,7 @@ typedef struct rle_lua_target {
     uint64_t magic;
     uint32_t generation;
     rle_peer *peer;
-    uint64_t incarnation;
+    uint64_t session;  /* of the connection the object came over; 0: any */
     uint64_t object;   /* 0: the worker itself, or not known yet */
     uint32_t count;    /* holds on a peer's object that are ours to give back */
     bool own;          /* an object of this worker, held */
@@ -118,6 +120,9 @@ rle_lua_target *rle_lua_check_target(lua_State *L, int idx);
 rle_lua_target *rle_lua_to_target(lua_State *L, int idx);
 /* Look at `pending`: done, and the object is known; still pending: true. */
 bool rle_lua_target_pending(rle_lua_rpc *s, rle_lua_target *t);
+/* The connection its object came over is no more. */
+bool rle_lua_target_gone(const rle_lua_rpc *s, const rle_lua_target *t);
+void rle_lua_raise_gone(lua_State *L, const rle_lua_target *t);
 /* ---- futures ---- */
 
 /* The future sync() waited for, or one on its way into a userdata: kept where take() of the

@@ -54,7 +54,7 @@ static void target_let_go(rle_lua_target *t)
     t->pending = NULL;
     if (t->own) rle_export_discard(s->rpc, t->object);
     t->own = false;
-    if (t->count) rle_ref_discard(s->rpc, t->peer, t->incarnation, t->object, t->count);
+    if (t->count) rle_ref_discard(s->rpc, t->peer, t->session, t->object, t->count);
     t->count = 0;
 }
 
@@ -73,12 +73,23 @@ bool rle_lua_target_pending(rle_lua_rpc *s, rle_lua_target *t)
     if (state == RLE_FUTURE_PENDING) return true;
     if (state == RLE_FUTURE_FAILED || !rle_future_object(t->pending)) return false;
     t->object = rle_future_object(t->pending);
-    t->incarnation = rle_future_incarnation(t->pending);
+    t->session = rle_future_session(t->pending);
     t->count++; /* the one that came with the result */
     rle_future_read(s->rpc, t->pending);
     rle_future_release(s->rpc, t->pending);
     t->pending = NULL;
     return false;
+}
+
+bool rle_lua_target_gone(const rle_lua_rpc *s, const rle_lua_target *t)
+{
+    return t->object && !t->own && rle_peer_session(s->rpc, t->peer) != t->session;
+}
+
+void rle_lua_raise_gone(lua_State *L, const rle_lua_target *t)
+{
+    rle_lua_fail(L, RLE_UNAVAILABLE, "owner \"%s\" of this reference is gone",
+                 rle_peer_name(t->peer));
 }
 
 static const char *check_name(lua_State *L, int idx, size_t *len)
@@ -110,6 +121,16 @@ static int call_worker(lua_State *L)
     new_target(L, peer);
     lua_pushboolean(L, rle_peer_is_self(peer));
     return 2;
+}
+
+/* owner(target) -> target of the worker that owns the object, good for its present
+ * connection only. */
+static int call_owner(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_target *t = rle_lua_check_target(L, 1);
+    new_target(L, t->peer)->session = t->session;
+    return 1;
 }
 
 static void set_class(lua_State *L, rle_lua_target *t, int idx)
@@ -154,18 +175,18 @@ static int call_adopt(lua_State *L)
     rle_lua_target *t = new_target(L, s->from);
     set_class(L, t, 2);
     t->object = (uint64_t)luaL_checknumber(L, 1);
-    t->incarnation = s->from_incarnation;
+    t->session = s->from_session;
     t->count = 1;
     lua_pushstring(L, rle_peer_name(s->from));
     return 2;
 }
 
-/* adopt_again(target) -> whether it is of this incarnation; then it counts once more. */
+/* adopt_again(target) -> whether it is of this connection; then it counts once more. */
 static int call_adopt_again(lua_State *L)
 {
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     rle_lua_target *t = rle_lua_check_target(L, 1);
-    bool same = s->from == t->peer && s->from_incarnation == t->incarnation && !t->released;
+    bool same = s->from == t->peer && s->from_session == t->session && !t->released;
     if (same) t->count++;
     lua_pushboolean(L, same);
     return 1;
@@ -199,9 +220,7 @@ static int call_describe(lua_State *L)
     bool pending = rle_lua_target_pending(s, t);
     const char *state = t->released ? "released" : pending ? "pending"
                         : t->pending ? "failed" : "ready";
-    if (!pending && !t->pending && t->object && !t->own && !t->released &&
-        rle_peer_incarnation(s->rpc, t->peer) != t->incarnation)
-        state = "gone";
+    if (!t->released && rle_lua_target_gone(s, t)) state = "gone";
     lua_pushstring(L, rle_peer_name(t->peer));
     lua_pushstring(L, t->class_name);
     if (t->object)
@@ -277,7 +296,7 @@ static rle_future *start_call(lua_State *L, bool note_site)
     if (!rle_lua_encode(L, e, ARG_FIRST, top, t->peer, "argument")) return NULL;
     rle_lua_handler *h = s->current;
     rle_call_spec spec = {.peer = t->peer,
-                          .incarnation = t->object ? t->incarnation : 0,
+                          .session = t->session ? t->session : s->home_session,
                           .method = method,
                           .timeout = timeout > 0 ? (int64_t)(timeout * 1e9) : 0,
                           .deadline = h ? h->deadline : 0,
@@ -405,11 +424,13 @@ static int call_check(lua_State *L)
     rle_lua_target *t = rle_lua_check_target(L, 1);
     bool pending = rle_lua_target_pending(s, t);
     if (t->released || (t->pending && !pending)) raise_target(L, t);
+    if (rle_lua_target_gone(s, t)) rle_lua_raise_gone(L, t);
     return 0;
 }
 
 const luaL_Reg rle_lua_rpc_call_functions[] = {
     {"worker", call_worker},
+    {"owner", call_owner},
     {"export", call_export},
     {"hold", call_hold},
     {"adopt", call_adopt},

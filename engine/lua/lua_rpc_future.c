@@ -35,12 +35,12 @@ int rle_lua_push_results(lua_State *L, rle_future *f, rle_msg *m)
     rle_lua_check(L, rle_decode_result_head(&d, &count));
     luaL_checkstack(L, count + 8, "results of a call");
     rle_peer *before = s->from; /* a finalizer may come here while others decode */
-    uint64_t before_incarnation = s->from_incarnation;
+    uint64_t before_session = s->from_session;
     s->from = rle_future_peer(f);
-    s->from_incarnation = rle_future_incarnation(f);
+    s->from_session = rle_future_session(f);
     for (int i = 0; i < count; i++) rle_lua_decode(L, &d);
     s->from = before;
-    s->from_incarnation = before_incarnation;
+    s->from_session = before_session;
     rle_lua_check(L, rle_decode_end(&d));
     return count;
 }

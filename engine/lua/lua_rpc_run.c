@@ -385,7 +385,7 @@ static int run_args(lua_State *L)
     lua_pushlstring(L, head->method, head->method_len);
     lua_pushstring(L, rle_peer_name(h->info.caller));
     s->from = h->info.caller;
-    s->from_incarnation = h->info.incarnation;
+    s->from_session = h->info.session;
     for (int i = 0; i < head->args; i++) rle_lua_decode(L, &h->decoder);
     s->from = NULL;
     rle_lua_check(L, rle_decode_end(&h->decoder));

@@ -84,12 +84,14 @@ static void write_ref(writer *w, int idx)
         return;
     }
     if (!t->object) refuse(w, "this object could not be made; its wait() says why");
+    if (rle_lua_target_gone(s, t)) rle_lua_raise_gone(L, t);
     rle_wire_ref ref = {.object = t->object};
     memcpy(ref.class_name, t->class_name, sizeof ref.class_name);
     if (t->own) {
         ref.kind = RLE_REF_SENDERS;
     } else if (t->peer == w->to) {
         ref.kind = RLE_REF_RECEIVERS;
+        s->home_session = t->session;
     } else {
         /* rpc.lua asks the owner for a ticket and puts it into the reference. */
         lua_rawgeti(L, idx, 2);
@@ -284,6 +286,7 @@ bool rle_lua_encode(lua_State *L, rle_encoder *e, int first, int top, rle_peer *
                     const char *what)
 {
     writer w = {.L = L, .e = e, .to = to, .what = what};
+    rle_lua_rpc_state.home_session = 0;
     luaL_checkstack(L, 8, "values of a message");
     for (int i = first; i <= top; i++) {
         w.number = i - first + 1;

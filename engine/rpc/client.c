@@ -10,6 +10,7 @@
 #include "rpc/rpc_internal.h"
 
 static void submit(rle_future *f, rle_encoder *e, bool its_turn);
+static void fail_unreachable(rle_future *f);
 
 /* ---- being held ---- */
 
@@ -94,6 +95,14 @@ void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before, con
     }
 }
 
+void rle_peer_fail_held_refs(rle_peer *peer)
+{
+    for (rle_future *f = peer->held, *next; f; f = next) {
+        next = f->next_held;
+        if (f->want_session) fail_unreachable(f);
+    }
+}
+
 /* ---- sending ---- */
 
 static bool may_send(const rle_conn *conn, const rle_future *f)
@@ -130,7 +139,7 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
     f->id = ++conn->next_id;
     f->conn = conn;
     f->sent = true;
-    f->incarnation = conn->incarnation;
+    f->session = conn->session;
     slot->v.pointer = f;
     f->refs++;
     if (!f->nested) conn->credits--;
@@ -185,7 +194,7 @@ static void fail_unreachable(rle_future *f)
     if (peer->is_self)
         rle_future_fail(f, RLE_FAILED_PRECONDITION, RLE_OUTCOME_NOT_EXECUTED,
                         "\"%s\" is this worker itself", peer->name);
-    else if (f->want_incarnation)
+    else if (f->want_session)
         rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED,
                         "owner \"%s\" of this reference is gone", peer->name);
     else if (peer->known)
@@ -213,18 +222,19 @@ static void submit(rle_future *f, rle_encoder *e, bool its_turn)
                         rpc->name, f->method);
         return;
     }
-    if (conn && f->want_incarnation && conn->incarnation != f->want_incarnation) {
+    if (conn && f->want_session && conn->session != f->want_session) {
         fail_unreachable(f);
         return;
     }
     if (!conn) {
-        if (peer->is_self || f->want_incarnation) {
+        if (peer->is_self || f->want_session) {
             fail_unreachable(f);
             return;
         }
-        if (!peer->opening && peer->addresses) rle_peer_open(peer);
+        bool sought = rle_link_seeks(peer);
+        if (!sought && !peer->opening && peer->addresses) rle_peer_open(peer);
         /* A name never seen may be a worker that has yet to join. */
-        if (peer->opening || (!peer->known && rpc->listener_count))
+        if (sought || peer->opening || (!peer->known && rpc->listener_count))
             hold(f, e, NULL);
         else if (!peer->conn)
             fail_unreachable(f);
@@ -257,7 +267,7 @@ void rle_future_go_after(rle_future *f, rle_encoder *e, rle_future *after)
     if (after->state == RLE_FUTURE_DONE && after->object) {
         uint8_t *body = e ? e->w.data : f->body;
         rle_put64(body + RLE_CALL_OBJECT_AT, after->object);
-        f->want_incarnation = after->incarnation;
+        f->want_session = after->session;
         submit(f, e, false);
         return;
     }
@@ -278,7 +288,7 @@ rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
     f->nested = spec->nested;
     f->construct = spec->construct;
     f->looked_at = spec->quiet;
-    f->want_incarnation = spec->incarnation;
+    f->want_session = spec->session;
     f->site = spec->site;
     size_t method_len = strnlen(spec->method, RLE_NAME_MAX);
     memcpy(f->method, spec->method, method_len); /* the rest is zeros */

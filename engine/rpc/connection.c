@@ -484,52 +484,6 @@ void rle_conn_reject(rle_conn *conn)
     rle_conn_close(conn, reason, true);
 }
 
-/* What a lost worker's callers and log readers learn. */
-static void lose_peer(rle_conn *conn, const char *reason, bool quiet)
-{
-    rle_peer *peer = conn->peer;
-    rle_rpc *rpc = conn->rpc;
-    size_t failed = conn->calls.used;
-    peer->conn = NULL;
-    peer->left = conn->going_away;
-    rpc->membership++;
-    snprintf(peer->lost_reason, sizeof peer->lost_reason, "%s", reason);
-    bool silent = strncmp(reason, "did not answer", 14) == 0;
-    bool clogged = strncmp(reason, "not reading", 11) == 0;
-    RLE_MAP_EACH(&conn->calls, slot) {
-        rle_future *f = slot->v.pointer;
-        f->conn = NULL;
-        if (silent)
-            rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
-                            "worker \"%s\" %s (outcome: unknown)", peer->name, reason);
-        else if (clogged)
-            rle_future_fail(f, RLE_RESOURCE_EXHAUSTED, RLE_OUTCOME_UNKNOWN,
-                            "worker \"%s\" is %s", peer->name, reason);
-        else
-            rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
-                            "worker \"%s\" disconnected while \"%s\" was running (outcome: "
-                            "unknown)",
-                            peer->name, f->method);
-        rle_future_unref(f);
-    }
-    rle_map_fini(&conn->calls);
-    if (!peer->opening) {
-        char before[RLE_NAME_MAX + 48];
-        snprintf(before, sizeof before, "worker \"%s\" disconnected before ", peer->name);
-        rle_peer_fail_held(peer, RLE_UNAVAILABLE, before, " was sent (outcome: not executed)");
-    }
-    while (conn->incoming) rle_incoming_orphan(conn->incoming);
-    size_t released = rle_export_release_all(conn);
-    if (quiet) return;
-    if (conn->going_away && !failed)
-        rle_log(RLE_LOG_DEBUG, "worker \"%s\" left", peer->name);
-    else if (!rpc->stopping)
-        rle_log(RLE_LOG_WARN,
-                "worker \"%s\" lost: %s; %zu call%s failed, %zu reference%s released",
-                peer->name, reason, failed, failed == 1 ? "" : "s", released,
-                released == 1 ? "" : "s");
-}
-
 void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
 {
     if (conn->state == RLE_CONN_DEAD) return;
@@ -557,12 +511,16 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
         if (wanted && wanted->opening == conn) {
             char before[RLE_NAME_MAX + 48];
             wanted->opening = NULL;
+            if (rle_link_seeks(wanted)) {
+                rle_link_missed(wanted);
+                return;
+            }
             snprintf(before, sizeof before, "cannot reach worker \"%s\" for ", wanted->name);
             rle_peer_fail_held(wanted, RLE_UNAVAILABLE, before, " (outcome: not executed)");
         }
         return;
     }
-    if (conn->peer->conn == conn) lose_peer(conn, reason, quiet);
+    if (conn->peer->conn == conn) rle_peer_lost(conn, reason, quiet);
 }
 
 void rle_conn_free_dead(rle_rpc *rpc)

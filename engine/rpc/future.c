@@ -82,7 +82,9 @@ void rle_future_unref(rle_future *f)
     bool done = f->state == RLE_FUTURE_DONE;
     if (f->state == RLE_FUTURE_FAILED && !f->looked_at && !f->local && !rpc->stopping)
         log_unhandled(f);
-    rle_message_drop(rpc, done && f->peer ? f->peer->conn : NULL, &f->message, true);
+    rle_conn *conn = done && f->peer ? f->peer->conn : NULL;
+    rle_message_drop(rpc, conn && conn->session == f->session ? conn : NULL, &f->message,
+                     true);
     rle_future_drop_body(f);
     *f->live_at = f->live_next;
     if (f->live_next) f->live_next->live_at = f->live_at;
@@ -302,9 +304,9 @@ rle_peer *rle_future_peer(const rle_future *f)
     return f->peer;
 }
 
-uint64_t rle_future_incarnation(const rle_future *f)
+uint64_t rle_future_session(const rle_future *f)
 {
-    return f->incarnation;
+    return f->session;
 }
 
 uint32_t rle_future_site(const rle_future *f)

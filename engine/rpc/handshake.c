@@ -179,19 +179,24 @@ void rle_handshake_give_up(rle_conn *conn, rle_status code)
 {
     char text[512];
     snprintf(text, sizeof text, "%s", rle_message());
+    rle_peer *peer = conn->peer && conn->peer->opening == conn ? conn->peer : NULL;
+    bool looked_for = peer && rle_link_seeks(peer);
     if (conn->result && !conn->result->done) {
         conn->result->done = true;
         conn->result->status = code;
         snprintf(conn->result->message, sizeof conn->result->message, "%s", text);
-    } else {
+    } else if (!looked_for) {
         rle_log(RLE_LOG_WARN, "%s: %s", conn->address.shown, text);
     }
-    rle_peer *peer = conn->peer;
-    if (code == RLE_ALREADY_EXISTS && peer && peer->opening == conn) {
+    if (code == RLE_ABORTED && peer) {
         /* Both sides connected to each other; the other connection is the one that stays,
          * and it sends what is held. */
         peer->opening = NULL;
         conn->peer = NULL;
+        if (looked_for) rle_link_missed(peer);
+    } else if (looked_for && (code == RLE_ALREADY_EXISTS || code == RLE_UNAUTHENTICATED ||
+                              code == RLE_UNIMPLEMENTED)) {
+        rle_link_refused(peer, code);
     }
     rle_conn_close(conn, text, true);
 }
@@ -250,6 +255,7 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     conn->state = RLE_CONN_OPEN;
     rle_half_open_less(rpc);
     conn->incarnation = theirs->incarnation;
+    conn->session = ++rpc->sessions;
     conn->max_message = theirs->max_message;
     conn->pid = (pid_t)theirs->pid;
     uid_t uid;
@@ -260,10 +266,10 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     peer->known = true;
     peer->left = false;
     peer->pid = conn->pid;
-    peer->last_incarnation = conn->incarnation;
     peer->addresses = theirs->addresses;
     memcpy(peer->address, theirs->address, sizeof peer->address);
     rpc->membership++;
+    rle_link_joined(peer);
     if (conn->result && !conn->result->done) {
         conn->result->done = true;
         conn->result->status = RLE_OK;
@@ -382,7 +388,7 @@ static void judge(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
     rle_peer *peer = NULL;
     s = check_name(conn, &h->theirs, &peer);
     if (s == RLE_OK && peer->opening && strcmp(rpc->name, h->theirs.name) < 0)
-        s = rle_fail(RLE_ALREADY_EXISTS, "\"%s\" is connecting to \"%s\" already", rpc->name,
+        s = rle_fail(RLE_ABORTED, "\"%s\" is connecting to \"%s\" already", rpc->name,
                      h->theirs.name);
     if (s != RLE_OK) {
         rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());

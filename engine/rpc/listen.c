@@ -140,8 +140,8 @@ rle_status rle_rpc_listen(rle_rpc *rpc, const char *text, char *bound)
 
 /* ---- connecting ---- */
 
-static rle_status start_connect(rle_rpc *rpc, const rle_address *to, rle_connect_result *result,
-                                rle_peer *peer, rle_conn **out)
+rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
+                             rle_connect_result *result, rle_peer *peer, rle_conn **out)
 {
     int fd;
     bool pending;
@@ -181,7 +181,7 @@ void rle_peer_open(rle_peer *peer)
         if (rle_address_parse(peer->address[i], &to) != RLE_OK ||
             rle_address_allowed(&to, rpc->o.insecure_network, "connect to") != RLE_OK)
             continue;
-        start_connect(rpc, &to, NULL, peer, NULL);
+        rle_connect_begin(rpc, &to, NULL, peer, NULL);
     }
 }
 
@@ -208,12 +208,14 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
     int64_t end = rle_now() + timeout, pause = RLE_SECONDS / 500;
     rle_timer timer = {.fire = wake_up};
     rle_status s;
+    rle_link *link = rle_link_new(rpc, &to, &s);
+    RLE_TRY(s);
     rle_connect_result result;
     for (;;) {
         memset(&result, 0, sizeof result);
         rle_conn *conn = NULL;
         rle_rpc_enter(rpc);
-        s = start_connect(rpc, &to, &result, NULL, &conn);
+        s = rle_connect_begin(rpc, &to, &result, NULL, &conn);
         if (s != RLE_OK) snprintf(result.message, sizeof result.message, "%s", rle_message());
         while (s == RLE_OK && !result.done && !rle_interrupted)
             rle_evloop_turn(&rpc->loop, true);
@@ -221,9 +223,11 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
             conn->result = NULL;
             rle_conn_close(conn, "interrupted", true);
             rle_rpc_leave(rpc);
+            rle_link_free(link);
             return rle_fail(RLE_CANCELLED, "interrupted");
         }
         if (s == RLE_OK) s = result.status;
+        if (s == RLE_OK) rle_link_attach(link, result.peer);
         bool again = s != RLE_OK && worth_another_try(result.connect_errno) && rle_now() < end;
         if (again) {
             again = rle_timer_arm(&rpc->loop, &timer, rle_now() + pause) == RLE_OK;
@@ -236,6 +240,7 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
         break;
     }
     if (s != RLE_OK) {
+        rle_link_free(link);
         if (result.connect_errno)
             return rle_fail(s, "no worker at %s for %.1f s (%s)", to.shown,
                             (double)timeout / RLE_SECONDS, strerror(result.connect_errno));

@@ -30,7 +30,7 @@ static void empty_trash(rle_rpc *rpc)
             continue;
         }
         rle_conn *conn = t.peer->conn;
-        if (!conn || conn->incarnation != t.incarnation) continue;
+        if (!conn || conn->session != t.session) continue;
         uint8_t entry[12];
         rle_put64(entry, t.object);
         rle_put32(entry + 8, t.count);
@@ -60,10 +60,10 @@ static void throw_away(rle_rpc *rpc, rle_trash t)
     rpc->trash[rpc->trash_count++] = t;
 }
 
-void rle_ref_discard(rle_rpc *rpc, rle_peer *peer, uint64_t incarnation, uint64_t object,
+void rle_ref_discard(rle_rpc *rpc, rle_peer *peer, uint64_t session, uint64_t object,
                      uint32_t count)
 {
-    throw_away(rpc, (rle_trash){RLE_TRASH_REF, peer, incarnation, object, count});
+    throw_away(rpc, (rle_trash){RLE_TRASH_REF, peer, session, object, count});
 }
 
 void rle_export_discard(rle_rpc *rpc, uint64_t object)
@@ -192,6 +192,14 @@ uint64_t rle_peer_incarnation(rle_rpc *rpc, rle_peer *peer)
     uint64_t incarnation = peer->conn ? peer->conn->incarnation : 0;
     rle_rpc_leave(rpc);
     return incarnation;
+}
+
+uint64_t rle_peer_session(rle_rpc *rpc, rle_peer *peer)
+{
+    rle_rpc_enter(rpc);
+    uint64_t session = peer->conn ? peer->conn->session : 0;
+    rle_rpc_leave(rpc);
+    return session;
 }
 
 int rle_peer_addresses(rle_rpc *rpc, rle_peer *peer, char out[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX])
@@ -354,6 +362,7 @@ void rle_rpc_stop(rle_rpc *rpc)
     rle_rpc_enter(rpc);
     if (!rpc->stopping) {
         rpc->stopping = true;
+        rle_link_end_all(rpc);
         rle_rpc_refuse_queued(rpc);
         for (rle_conn *conn = rpc->conns, *next; conn; conn = next) {
             next = conn->next;
@@ -422,6 +431,7 @@ static void defaults(rle_rpc_options *o)
     if (!o->peer_timeout) o->peer_timeout = 10 * RLE_SECONDS;
     if (!o->call_timeout) o->call_timeout = 60 * RLE_SECONDS;
     if (!o->busy_after) o->busy_after = 30 * RLE_SECONDS;
+    if (!o->reconnect_for) o->reconnect_for = 60 * RLE_SECONDS;
     if (!o->max_message) o->max_message = 64 << 20;
     if (!o->min_version) o->min_version = RLE_PROTOCOL_VERSION;
     if (!o->max_version) o->max_version = RLE_PROTOCOL_VERSION;
@@ -466,6 +476,9 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
         s = rle_oom(RLE_SCRATCH_SIZE, "rpc");
     while (s == RLE_OK && !rpc->incarnation)
         s = rle_random_bytes(&rpc->incarnation, sizeof rpc->incarnation);
+    rpc->random = options->random_seed;
+    while (s == RLE_OK && !rpc->random)
+        s = rle_random_bytes(&rpc->random, sizeof rpc->random);
     rpc->tick.fire = tick;
     if (s == RLE_OK)
         s = rle_timer_arm(&rpc->loop, &rpc->tick, rle_now() + tick_interval(rpc));
@@ -495,6 +508,7 @@ void rle_rpc_free(rle_rpc *rpc)
     unlist(rpc);
     rle_rpc_enter(rpc);
     rpc->stopping = true;
+    rle_link_end_all(rpc);
     while (rpc->conns) rle_conn_close(rpc->conns, "shut down", true);
     RLE_MAP_EACH(&rpc->peers, slot)
         for (rle_peer *p = slot->v.pointer; p; p = p->next_same)
@@ -517,6 +531,7 @@ void rle_rpc_free(rle_rpc *rpc)
         rpc->tickets = t->next;
         rle_free(t);
     }
+    while (rpc->links) rle_link_free(rpc->links);
     rle_future_free_all(rpc);
     empty_trash(rpc); /* tensors of results nobody read */
     RLE_MAP_EACH(&rpc->peers, slot)

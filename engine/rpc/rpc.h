@@ -47,6 +47,8 @@ typedef struct rle_rpc_options {
     const uid_t *allow_uids;   /* users besides our own at Unix sockets */
     int allow_uid_count;
     int64_t busy_after;        /* log a call that keeps a peer's Lua so long; 0 = 30 s */
+    int64_t reconnect_for;     /* look so long for a worker we lost; 0 = 60 s, < 0: not */
+    uint64_t random_seed;      /* of the pauses between attempts; 0 = from the system */
     int min_version, max_version; /* of the protocol; 0 = what this build speaks */
     bool no_guard;             /* tests: nobody runs the loop but rle_rpc_turn */
 } rle_rpc_options;
@@ -62,6 +64,8 @@ void rle_rpc_free(rle_rpc *rpc);
 rle_status rle_rpc_listen(rle_rpc *rpc, const char *address, char *bound);
 
 /* Connect and shake hands. Nobody there yet: tries again until `timeout` has passed.
+ * From then on the worker is looked for whenever its connection is lost without a
+ * goodbye, for options.reconnect_for; calls to it are held meanwhile (rle_peer_link).
  * UNAVAILABLE, UNAUTHENTICATED, ALREADY_EXISTS, UNIMPLEMENTED with what the other side
  * says; CANCELLED when interrupted. */
 rle_status rle_rpc_connect(rle_rpc *rpc, const char *address, int64_t timeout,
@@ -129,6 +133,17 @@ bool rle_peer_present(rle_rpc *rpc, rle_peer *peer);
 bool rle_peer_left(rle_rpc *rpc, rle_peer *peer);
 /* Incarnation of its present connection, 0 when there is none. */
 uint64_t rle_peer_incarnation(rle_rpc *rpc, rle_peer *peer);
+/* Number of its present connection, never used again; 0 when there is none. References
+ * are good for the connection they came over. */
+uint64_t rle_peer_session(rle_rpc *rpc, rle_peer *peer);
+typedef enum {
+    RLE_LINK_NONE,    /* we did not connect to it (rle_rpc_connect), or look for nobody */
+    RLE_LINK_UP,      /* connected, or gone with a goodbye */
+    RLE_LINK_SEEKING, /* lost, and looked for */
+    RLE_LINK_GIVEN_UP /* not found: the message is rle_message() */
+} rle_link_state;
+/* Is it looked for? *code: of the failure when it was given up. */
+rle_link_state rle_peer_link(rle_rpc *rpc, rle_peer *peer, rle_status *code);
 /* Where it listens, as it told us; how many were written. */
 int rle_peer_addresses(rle_rpc *rpc, rle_peer *peer,
                        char out[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX]);
@@ -224,7 +239,7 @@ rle_status rle_error_decode(const rle_msg *m, rle_wire_error *out);
 
 typedef struct rle_call_spec {
     rle_peer *peer;
-    uint64_t incarnation; /* of the reference used; 0 = any */
+    uint64_t session;     /* of the reference used; 0 = any */
     const char *method;   /* for messages; the encoder holds it already */
     int64_t timeout;      /* nanoseconds; 0 = the default */
     int64_t deadline;     /* absolute bound inherited from the call being served; 0 = none */
@@ -252,7 +267,7 @@ rle_future_state rle_future_status(rle_rpc *rpc, rle_future *f);
 bool rle_future_is_local(const rle_future *f);
 const char *rle_future_method(const rle_future *f);
 rle_peer *rle_future_peer(const rle_future *f);       /* NULL for local ones */
-uint64_t rle_future_incarnation(const rle_future *f); /* of the connection it went over */
+uint64_t rle_future_session(const rle_future *f);     /* of the connection it went over */
 uint32_t rle_future_site(const rle_future *f);
 /* What a construction or claim made, once it is done; else 0. */
 uint64_t rle_future_object(const rle_future *f);
@@ -312,7 +327,7 @@ typedef struct rle_incoming_info {
     rle_call_head head;
     int64_t deadline;     /* 0 = none */
     uint64_t number;      /* counts the calls of that worker, over all its connections */
-    uint64_t incarnation; /* of the caller */
+    uint64_t incarnation, session; /* of the caller, of its connection */
 } rle_incoming_info;
 
 /* The next call that may start, or NULL: the bound on concurrent calls holds it back, or
@@ -354,7 +369,7 @@ rle_status rle_ticket_grant(rle_rpc *rpc, uint64_t object,
 uint64_t rle_ticket_claim(rle_rpc *rpc, const uint8_t ticket[RLE_TICKET_SIZE]);
 
 /* Give `count` holds on a peer's object back: from a finalizer, sent with the next turn. */
-void rle_ref_discard(rle_rpc *rpc, rle_peer *peer, uint64_t incarnation, uint64_t object,
+void rle_ref_discard(rle_rpc *rpc, rle_peer *peer, uint64_t session, uint64_t object,
                      uint32_t count);
 
 typedef struct rle_export_info {

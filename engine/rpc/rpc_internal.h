@@ -5,6 +5,8 @@
  *   output.c      frames out of it
  *   handshake.c   who may talk to us
  *   listen.c      listening and connecting
+ *   link.c        connections we made, looked for again when they are lost
+ *   lost.c        what the loss of a connection means for calls and references
  *   dispatch.c    what is done with each frame
  *   message.c     bodies of messages, memory for their tensors
  *   client.c      calls we make: held, sent
@@ -22,8 +24,8 @@
  *   2. an incoming call lies in its connection's list until it is answered or the
  *      connection ends; then `conn` is NULL and the answer goes nowhere;
  *   3. a connection is freed between turns only (rpc->dead), so callbacks may close it;
- *   4. messages in `borrowed` lie in the owner's scratch block. It is written to by a turn
- *      of the owner only, and before each turn they are moved out of it. */
+ *   4. messages in `borrowed` lie in the owner's scratch block. It is written to by a
+ * turn of the owner only, and before each turn they are moved out of it. */
 #ifndef RLE_RPC_INTERNAL_H
 #define RLE_RPC_INTERNAL_H
 
@@ -54,6 +56,7 @@ enum {
 #define RLE_DEADLINE_GRACE (40 * RLE_SECONDS / 1000)
 
 typedef struct rle_conn rle_conn;
+typedef struct rle_link rle_link;
 
 /* ---- messages ---- */
 
@@ -75,6 +78,7 @@ struct rle_peer {
     rle_peer *next_same; /* names of the same hash */
     rle_conn *conn;      /* open connection or NULL */
     rle_conn *opening;   /* a connection we started by ourselves */
+    rle_link *link;      /* it is looked for when it is lost; or NULL */
     bool is_self, known, left;
     pid_t pid;
     uint64_t calls_from; /* number of the last one it made */
@@ -84,7 +88,6 @@ struct rle_peer {
     rle_future **held_end;
     size_t held_count, held_nested;
     char lost_reason[96]; /* of the last connection */
-    uint64_t last_incarnation;
 };
 
 /* ---- connections ---- */
@@ -159,6 +162,7 @@ struct rle_conn {
     rle_handshake *handshake;
     rle_connect_result *result;
     uint64_t incarnation; /* theirs */
+    uint64_t session;     /* its number among our connections, from 1 */
     uint64_t max_message; /* what they accept */
     pid_t pid;
 
@@ -219,7 +223,8 @@ struct rle_future {
     bool local, nested, looked_at, sent, holds_refs;
     rle_peer *peer;
     rle_conn *conn; /* while sent and open */
-    uint64_t id, incarnation, want_incarnation;
+    uint64_t id;
+    uint64_t session, want_session; /* of the connection it went over; has to go over */
     char method[RLE_NAME_MAX + 1];
     int64_t started, deadline, timeout;
     rle_timer timer;
@@ -246,7 +251,7 @@ struct rle_incoming {
     rle_incoming *next, **at;       /* in conn->incoming */
     rle_incoming *queue_next, **queue_at; /* in conn->waiting or rpc->cancelled */
     bool queued, started, nested, waits, cancelled, in_cancelled;
-    uint64_t id, number, incarnation;
+    uint64_t id, number, incarnation, session;
     int64_t deadline;
     rle_call_head head;
     size_t args_at; /* of the first argument in the values */
@@ -260,7 +265,7 @@ typedef enum { RLE_TRASH_REF, RLE_TRASH_EXPORT } rle_trash_kind;
 typedef struct rle_trash {
     rle_trash_kind kind;
     rle_peer *peer;
-    uint64_t incarnation, object;
+    uint64_t session, object;
     uint32_t count;
 } rle_trash;
 
@@ -306,6 +311,9 @@ struct rle_rpc {
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
 
     rle_conn *conns, *dead, *dirty;
+    uint64_t sessions; /* connections that were opened, ever */
+    rle_link *links;
+    uint64_t random; /* state of rle_link's pauses */
     rle_map peers; /* by hash of the name */
     size_t peer_count;
     uint64_t membership;
@@ -423,8 +431,36 @@ void rle_handshake_late(rle_timer *t); /* of rle_handshake.timer: it took too lo
 
 void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */
 
+/* Begin to connect. `result` or `peer`, may be NULL: who is told what becomes of it. */
+rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
+                             rle_connect_result *result, rle_peer *peer, rle_conn **out);
 /* Connect on our own account to a worker whose address is known. */
 void rle_peer_open(rle_peer *peer);
+
+/* ---- link.c ---- */
+
+/* For a connection that is about to be made; NULL: none is wanted, or (*s) no memory. */
+rle_link *rle_link_new(rle_rpc *rpc, const rle_address *to, rle_status *s);
+/* The connection stands. NULL is fine. */
+void rle_link_attach(rle_link *link, rle_peer *peer);
+void rle_link_free(rle_link *link); /* NULL is fine */
+/* Its worker is being looked for. */
+bool rle_link_seeks(const rle_peer *peer);
+/* It will be, when `conn` is lost now. */
+bool rle_link_keeps(const rle_conn *conn);
+void rle_link_lost(rle_peer *peer);   /* begin to look for it */
+void rle_link_joined(rle_peer *peer); /* it is here, whoever made the connection */
+/* A connection made for it has failed; it is tried again later. */
+void rle_link_missed(rle_peer *peer);
+/* It answered that it will not have us: the message is rle_message(). */
+void rle_link_refused(rle_peer *peer, rle_status code);
+void rle_link_end_all(rle_rpc *rpc); /* nobody is looked for any more */
+
+/* ---- lost.c ---- */
+
+/* The open connection of a worker is over: its calls fail, its references are given back.
+ */
+void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet);
 
 /* ---- dispatch.c ---- */
 
@@ -462,6 +498,8 @@ void rle_peer_send_held(rle_peer *peer);
 /* Fail all of it, not executed; the message is `before`, the method in quotes, `after`. */
 void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before,
                         const char *after);
+/* Fail those that use a reference: it went with the connection. */
+void rle_peer_fail_held_refs(rle_peer *peer);
 void rle_future_unhold(rle_future *f); /* out of the list it is held in, if any */
 /* What it was held for is over: send it, or let it fail likewise. */
 void rle_future_go_after(rle_future *f, rle_encoder *e, rle_future *after);

@@ -242,6 +242,7 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     in->id = f->id;
     in->number = ++conn->peer->calls_from;
     in->incarnation = conn->incarnation;
+    in->session = conn->session;
     in->nested = nested;
     in->head = head;
     in->args_at = (size_t)(d.r.p - m->data);
@@ -370,7 +371,8 @@ rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decod
                                     .head = in->head,
                                     .deadline = in->deadline,
                                     .number = in->number,
-                                    .incarnation = in->incarnation};
+                                    .incarnation = in->incarnation,
+                                    .session = in->session};
         const rle_msg *m = &in->message;
         rle_msg_decoder(m, decoder);
         decoder->r.p += in->args_at;

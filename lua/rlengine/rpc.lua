@@ -131,9 +131,10 @@ rpc._without_threads = without_threads
 --   $RLENGINE_TOKEN_FILE, ~/.config/rlengine/token); max_concurrent (256): calls served at
 --   once; max_calls (64): calls a worker may have open here; call_timeout (60 s): deadline of
 --   calls that give none; heartbeat (3 s), timeout (10 s): a worker silent for so long is
---   given up; connect_timeout (10 s); max_message (64 MiB): bytes accepted;
---   insecure_network: listen or connect beyond this machine without TLS; allow_uids: other
---   users at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
+--   given up; connect_timeout (10 s); reconnect_for (60 s; 0: not at all): a worker that this
+--   one connected to and lost is looked for, and calls to it wait; max_message (64 MiB): bytes
+--   accepted; insecure_network: listen or connect beyond this machine without TLS; allow_uids:
+--   other users at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
 --   worker_threads, num_worker_threads, io_threads: accepted and not used, calls need none
 -- @return the addresses it listens on
 function rpc.init(given)
@@ -145,16 +146,17 @@ end
 local SERVE_STEP = 3600
 
 --- Serve calls: until this worker is told to stop, or every worker it connected to has said
--- goodbye and gone. Raises UNAVAILABLE when one of those is lost.
+-- goodbye and gone. One that was lost is waited for while it is looked for; when it is not
+-- found, or was not looked for, serve raises UNAVAILABLE.
 function rpc.serve()
   while true do
     local membership, present = c.membership(), 0
     for _, name in ipairs(joined or {}) do
-      local _, left, there = c.connected(name)
-      if there then
+      local _, left, there, looked_for = c.connected(name)
+      if there or looked_for then
         present = present + 1
       elseif not left then
-        fail("UNAVAILABLE", 'worker "%s" disconnected', name)
+        c.lost(name)
       end
     end
     if joined and #joined > 0 and present == 0 then return end

@@ -385,16 +385,17 @@ static void references_are_counted_by_connection(void **state)
     assert_int_equal(rle_rpc_exports(p.a, info, 4), 1);
     assert_string_equal(info[0].holder, "b");
     assert_int_equal(info[0].count, 2);
-    rle_ref_discard(p.b, p.to_a, rle_rpc_incarnation(p.a), object, 1);
+    uint64_t session = rle_peer_session(p.b, p.to_a);
+    rle_ref_discard(p.b, p.to_a, session, object, 1);
     turns(&p, 3);
     assert_int_equal(rle_rpc_next_dropped(p.a), 0);
-    rle_ref_discard(p.b, p.to_a, rle_rpc_incarnation(p.a) + 1, object, 1); /* of another life */
+    rle_ref_discard(p.b, p.to_a, session + 1, object, 1); /* of another connection */
     turns(&p, 3);
     assert_int_equal(rle_rpc_next_dropped(p.a), 0);
-    rle_ref_discard(p.b, p.to_a, rle_rpc_incarnation(p.a), object, 1);
+    rle_ref_discard(p.b, p.to_a, session, object, 1);
     turns(&p, 3);
     assert_int_equal(rle_rpc_next_dropped(p.a), object);
-    rle_ref_discard(p.b, p.to_a, rle_rpc_incarnation(p.a), object, 100); /* too many: no harm */
+    rle_ref_discard(p.b, p.to_a, session, object, 100); /* too many: no harm */
     turns(&p, 3);
     assert_int_equal(rle_rpc_exports(p.a, info, 4), 0);
     free_pair(&p);

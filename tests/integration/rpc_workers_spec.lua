@@ -336,7 +336,7 @@ rpc.serve()
     local w = group:start("w", [[
 local serve = rpc.serve
 rpc.serve = function() print("joined") io.stdout:flush() serve() end
-    ]])
+    ]], "reconnect_for = 0")
     assert.is_true(workers.eventually(function() return w:output():find "joined" end))
     trainer:kill(signal.SIGKILL)
     assert.is_true(w:join() ~= 0)

@@ -160,7 +160,7 @@ local function prepare_ref(ref, worker)
   local owner, _, number = c.describe(ref[1])
   if owner == worker then return end
   ref[2] = c.ticket()
-  async((c.worker(owner)), "rlengine.grant", 0, QUIET, number, ref[2])
+  async(c.owner(ref[1]), "rlengine.grant", 0, QUIET, number, ref[2])
 end
 
 local function prepare(value, worker, depth)

@@ -1,0 +1,62 @@
+/* lost.c - the connection of a worker is over: what its callers and the log's readers
+ * learn.
+ *
+ * Whoever waits for a call to it hears at once; calls not sent yet wait on when the
+ * worker is looked for (link.c), except those that use a reference, which went with the
+ * connection. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "rpc/rpc_internal.h"
+
+void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
+{
+    rle_peer *peer = conn->peer;
+    rle_rpc *rpc = conn->rpc;
+    size_t failed = conn->calls.used;
+    bool sought = rle_link_keeps(conn);
+    peer->conn = NULL;
+    peer->left = conn->going_away;
+    rpc->membership++;
+    snprintf(peer->lost_reason, sizeof peer->lost_reason, "%s", reason);
+    bool silent = strncmp(reason, "did not answer", 14) == 0;
+    bool clogged = strncmp(reason, "not reading", 11) == 0;
+    RLE_MAP_EACH(&conn->calls, slot)
+    {
+        rle_future *f = slot->v.pointer;
+        f->conn = NULL;
+        if (silent)
+            rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
+                            "worker \"%s\" %s (outcome: unknown)", peer->name, reason);
+        else if (clogged)
+            rle_future_fail(f, RLE_RESOURCE_EXHAUSTED, RLE_OUTCOME_UNKNOWN,
+                            "worker \"%s\" is %s", peer->name, reason);
+        else
+            rle_future_fail(
+                f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
+                "worker \"%s\" disconnected while \"%s\" was running (outcome: "
+                "unknown)",
+                peer->name, f->method);
+        rle_future_unref(f);
+    }
+    rle_map_fini(&conn->calls);
+    if (sought) {
+        rle_peer_fail_held_refs(peer);
+    } else if (!peer->opening) {
+        char before[RLE_NAME_MAX + 48];
+        snprintf(before, sizeof before, "worker \"%s\" disconnected before ", peer->name);
+        rle_peer_fail_held(peer, RLE_UNAVAILABLE, before,
+                           " was sent (outcome: not executed)");
+    }
+    while (conn->incoming) rle_incoming_orphan(conn->incoming);
+    size_t released = rle_export_release_all(conn);
+    if (!quiet && conn->going_away && !failed)
+        rle_log(RLE_LOG_DEBUG, "worker \"%s\" left", peer->name);
+    else if (!quiet && !rpc->stopping)
+        rle_log(RLE_LOG_WARN,
+                "worker \"%s\" lost: %s; %zu call%s failed, %zu reference%s released",
+                peer->name, reason, failed, failed == 1 ? "" : "s", released,
+                released == 1 ? "" : "s");
+    if (sought) rle_link_lost(peer);
+}
