@@ -1,12 +1,15 @@
 /* log.c - formats a line and writes it with a single write(2). */
 #include "base/log.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static int threshold = -1;
+static bool with_time;
 static char name[64];
 static void (*sink_fn)(void *, rle_log_level, const char *);
 static void *sink_self;
@@ -21,14 +24,32 @@ static int level_from_env(void)
     return RLE_LOG_INFO;
 }
 
+static void read_env(void)
+{
+    const char *time = getenv("RLENGINE_LOG_TIME");
+    with_time = time && *time && strcmp(time, "0") != 0;
+    threshold = level_from_env();
+}
+
+/* Seconds since 1970, so that lines of several processes can be put in order. */
+static int stamp(char *line, size_t size)
+{
+    struct timespec t = {0};
+    clock_gettime(CLOCK_REALTIME, &t);
+    return snprintf(line, size, "%lld.%06ld ", (long long)t.tv_sec, t.tv_nsec / 1000);
+}
+
 void rle_log(rle_log_level level, const char *fmt, ...)
 {
-    if (threshold < 0) threshold = level_from_env();
+    if (threshold < 0) read_env();
     if ((int)level < threshold) return;
     char line[2304];
     int used = 0;
-    if (!sink_fn)
-        used = snprintf(line, sizeof line, "rlengine%s%s: ", name[0] ? " " : "", name);
+    if (!sink_fn) {
+        if (with_time) used = stamp(line, sizeof line);
+        used += snprintf(line + used, sizeof line - (size_t)used,
+                         "rlengine%s%s: ", name[0] ? " " : "", name);
+    }
     va_list args;
     va_start(args, fmt);
     vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, args);
@@ -46,6 +67,7 @@ void rle_log(rle_log_level level, const char *fmt, ...)
 
 void rle_log_set_level(rle_log_level level)
 {
+    if (threshold < 0) read_env();
     threshold = level;
 }
 

@@ -1,5 +1,7 @@
 /* log.h - one line per event on standard error, prefixed with the process's name.
  *
+ * With RLENGINE_LOG_TIME=1 the time stands in front of it, in seconds since 1970.
+ *
  * The only other part of the engine that prints is cli. Thread-safe: a line is one
  * write(2), so lines of several processes do not mix. */
 #ifndef RLE_BASE_LOG_H

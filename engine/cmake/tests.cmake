@@ -32,6 +32,11 @@ if(CMOCKA_FOUND)
 else()
   message(STATUS "cmocka was not found: the C tests are not built (apt install libcmocka-dev)")
 endif()
+# The line that tests of faults break: tests/faults/proxy.c.
+add_executable(fault_proxy ${PROJECT_SOURCE_DIR}/tests/faults/proxy.c)
+target_link_libraries(fault_proxy PRIVATE rle_flags rlengine_static)
+set_target_properties(fault_proxy PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+
 file(GLOB benches CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/bench/bench_*.c)
 foreach(source IN LISTS benches)
   get_filename_component(name ${source} NAME_WE)

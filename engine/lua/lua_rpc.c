@@ -471,6 +471,29 @@ static int rpc_counters(lua_State *L)
     return 1;
 }
 
+/* dump() -> text; and the coroutines that serve calls or were spawned */
+static int rpc_dump(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    rle_writer w;
+    rle_writer_init(&w);
+    rle_rpc_dump(s->rpc, &w);
+    lua_pushlstring(L, w.data ? (const char *)w.data : "", w.len);
+    rle_writer_fini(&w);
+    lua_newtable(L);
+    int n = 0;
+    for (rle_lua_handler *h = s->all; h; h = h->all_next) {
+        lua_createtable(L, 0, 2);
+        lua_rawgeti(L, LUA_REGISTRYINDEX, h->co_ref);
+        lua_setfield(L, -2, "coroutine");
+        lua_pushstring(L, h->in ? h->info.head.method : "");
+        lua_setfield(L, -2, "method");
+        lua_rawseti(L, -2, ++n);
+    }
+    return 2;
+}
+
 /* exports() -> list of {object=, holder=, count=} */
 static int rpc_exports(lua_State *L)
 {
@@ -561,6 +584,7 @@ static const luaL_Reg rpc_functions[] = {
     {"open_calls", rpc_open_calls},
     {"counters", rpc_counters},
     {"exports", rpc_exports},
+    {"dump", rpc_dump},
     {"ticket", rpc_ticket},
     {"grant", rpc_grant},
     {"claim", rpc_claim},

@@ -161,6 +161,8 @@ typedef struct rle_rpc_counters {
 } rle_rpc_counters;
 /* Since the start, and live ones now. */
 void rle_rpc_count(rle_rpc *rpc, rle_rpc_counters *out);
+/* Connections, open futures with the lines that made them, calls served: as text. */
+void rle_rpc_dump(rle_rpc *rpc, rle_writer *out);
 
 /* ---- messages ---- */
 

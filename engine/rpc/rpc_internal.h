@@ -14,6 +14,7 @@
  *   wait.c        those who wait for them
  *   server.c      calls we serve
  *   remote_ref.c  who holds which of our objects
+ *   dump.c        all of it as text
  *
  * Functions without "lock" in their comment want the loop's lock held.
  *

@@ -257,6 +257,23 @@ end
 --- Counters of this worker, for reports and tests.
 rpc.counters = c.counters
 
+--- What this worker is busy with, as text to print: connections, open futures with the lines
+-- that made them, calls being served, who holds references, and where each coroutine stands.
+function rpc.dump()
+  local text, coroutines = c.dump()
+  local parts = { text }
+  for _, entry in ipairs(rpc.refs()) do
+    parts[#parts + 1] = ('  object %d %s: held %d times by %s\n'):format(entry.object,
+      entry.class or "", entry.count, entry.holder == "" and "this worker" or entry.holder)
+  end
+  for _, entry in ipairs(coroutines) do
+    parts[#parts + 1] = ("  %s %s\n"):format(entry.method == "" and "spawned coroutine"
+      or ('coroutine of "%s"'):format(entry.method),
+      (debug.traceback(entry.coroutine):gsub("\n", "\n    ")))
+  end
+  return (table.concat(parts):gsub("\n$", ""))
+end
+
 --- In a handler: the caller's name, and the seconds left until its deadline.
 rpc.caller = c.caller
 

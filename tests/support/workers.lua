@@ -60,6 +60,16 @@ function Worker:join()
   return self.over[1], self.over[2]
 end
 
+--- As join, without waiting: false while it runs.
+function Worker:poll()
+  if not self.over then
+    local pid, reason, code = wait.wait(self.pid, wait.WNOHANG)
+    if pid ~= self.pid or reason == "running" then return false end
+    self.over = { reason == "exited" and code or nil, reason ~= "exited" and code or nil }
+  end
+  return true
+end
+
 --- What it printed so far.
 function Worker:output()
   local f = io.open(self.path, "rb")
@@ -121,17 +131,11 @@ function Group:finish(allow)
   for _, worker in ipairs(self.workers) do
     if not worker.over then
       -- They end by themselves when this one says goodbye; who does not is stopped.
-      local ended
       for _ = 1, 200 do
-        local pid, reason, code = wait.wait(worker.pid, wait.WNOHANG)
-        if pid == worker.pid and reason ~= "running" then
-          ended = true
-          worker.over = { reason == "exited" and code or nil, reason ~= "exited" and code or nil }
-          break
-        end
+        if worker:poll() then break end
         os.execute "sleep 0.01"
       end
-      if not ended then
+      if not worker:poll() then
         worker:kill(signal.SIGKILL)
         worker:join()
       end
