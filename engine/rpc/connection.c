@@ -39,10 +39,12 @@ static rle_status begin_message(rle_conn *conn, const rle_frame *f, rle_in_messa
     if (conn->partial_bytes + f->body > 2 * limit)
         return rle_fail(RLE_RESOURCE_EXHAUSTED,
                         "unfinished messages of more than %" PRIu64 " bytes", 2 * limit);
-    bool split = (f->flags & RLE_FLAG_MORE) && f->tensors;
+    rle_follower *follower = conn->follows && f->type == RLE_FRAME_RESULT
+                                 ? rle_follower_of(conn, f->id) : NULL;
+    bool split = (f->flags & RLE_FLAG_MORE) && f->tensors && !follower;
     size_t size = split ? f->values : f->body;
     rle_in_message *m = rle_malloc(sizeof *m);
-    uint8_t *body = m ? rle_malloc(size) : NULL;
+    uint8_t *body = !m ? NULL : follower ? rle_follower_lend(follower, size) : rle_malloc(size);
     if (!body) {
         rle_free(m);
         return rle_oom(size, "frame body");
@@ -51,7 +53,8 @@ static rle_status begin_message(rle_conn *conn, const rle_frame *f, rle_in_messa
                           .head = *f,
                           .body = body,
                           .split = split,
-                          .serial = ++conn->rpc->serials};
+                          .serial = ++conn->rpc->serials,
+                          .follower = follower};
     conn->partial = m;
     conn->partial_bytes += f->body;
     *out = m;
@@ -169,7 +172,9 @@ static rle_status finish_frame(rle_conn *conn)
     rle_frame head = m->head;
     uint8_t *body = m->body;
     rle_placed *placed = m->placed;
+    rle_follower *follower = m->follower;
     end_message(conn, m);
+    if (follower) return rle_follower_arrived(follower, &head);
     rle_dispatch_message(conn, &head, body, body, placed);
     return RLE_OK;
 }
@@ -450,10 +455,11 @@ static void drop_buffers(rle_conn *conn)
     while (conn->long_first) {
         rle_out_message *m = conn->long_first;
         conn->long_first = m->next;
-        rle_free(m->body);
-        rle_free(m);
+        rle_out_message_free(m);
     }
     conn->long_last = &conn->long_first;
+    rle_out_message_free(conn->chunk);
+    conn->chunk = NULL;
     rle_free(conn->control);
     rle_free(conn->kept);
     conn->control = conn->kept = NULL;
@@ -464,7 +470,10 @@ static void drop_buffers(rle_conn *conn)
         rle_in_message *m = conn->partial;
         conn->partial = m->next;
         rle_placed_free(conn->rpc, m->placed);
-        rle_free(m->body);
+        if (m->follower)
+            rle_follower_undo(m->follower);
+        else
+            rle_free(m->body);
         rle_free(m);
     }
     rle_free(conn->out);
@@ -498,6 +507,8 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
     conn->next = rpc->dead;
     rpc->dead = conn;
     drop_buffers(conn);
+    rle_polls_conn_closed(conn);
+    rle_followers_conn_closed(conn);
     if (was != RLE_CONN_OPEN) {
         rle_half_open_less(rpc);
         if (conn->result && !conn->result->done) {

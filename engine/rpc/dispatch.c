@@ -159,6 +159,13 @@ void rle_dispatch_message(rle_conn *conn, const rle_frame *f, const uint8_t *bod
         rle_incoming_new(conn, f, &m);
         return;
     }
+    rle_follower *follower = conn->follows ? rle_follower_of(conn, f->id) : NULL;
+    if (follower) {
+        if (rle_follower_answered(follower, f, &m) == RLE_OK) return;
+        rle_message_drop_bytes(conn->rpc, &m);
+        rle_conn_reject(conn);
+        return;
+    }
     rle_future_result(conn, f, &m);
     if (conn->state == RLE_CONN_OPEN) give_credit(conn, f->credit);
 }

@@ -61,8 +61,9 @@ static void one_incoming(rle_writer *w, const rle_incoming *in, int64_t now)
 static void one_conn(rle_writer *w, const rle_conn *conn, int64_t now)
 {
     size_t waiting = conn->out_end - conn->out_begin, messages = 0, partial = 0;
+    if (conn->chunk) waiting += conn->chunk->body->size - conn->chunk->sent, messages++;
     for (const rle_out_message *m = conn->long_first; m; m = m->next, messages++)
-        waiting += m->size - m->sent;
+        waiting += m->body->size - m->sent;
     for (const rle_in_message *m = conn->partial; m; m = m->next) partial++;
     line(w,
          "  connection %s \"%s\" %s: %s%s, heard %.3f s ago%s, in %" PRIu64

@@ -279,6 +279,7 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     rle_handshake_free(conn);
     if (rpc->stopping) rle_conn_control(conn, RLE_FRAME_GOAWAY, 0, 0, 0);
     if (conn->state == RLE_CONN_OPEN && peer->held) rle_peer_send_held(peer);
+    if (conn->state == RLE_CONN_OPEN && rpc->followers) rle_followers_ask(conn);
 }
 
 /* May a worker of that name join over `conn`? */

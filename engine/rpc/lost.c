@@ -21,7 +21,7 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
     rpc->membership++;
     snprintf(peer->lost_reason, sizeof peer->lost_reason, "%s", reason);
     bool silent = strncmp(reason, "did not answer", 14) == 0;
-    bool clogged = strncmp(reason, "not reading", 11) == 0;
+    const char *clogged = strncmp(reason, "not reading: ", 13) == 0 ? reason + 13 : NULL;
     RLE_MAP_EACH(&conn->calls, slot)
     {
         rle_future *f = slot->v.pointer;
@@ -31,7 +31,7 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
                             "worker \"%s\" %s (outcome: unknown)", peer->name, reason);
         else if (clogged)
             rle_future_fail(f, RLE_RESOURCE_EXHAUSTED, RLE_OUTCOME_UNKNOWN,
-                            "worker \"%s\" is %s", peer->name, reason);
+                            "worker \"%s\" is not reading: %s", peer->name, clogged);
         else
             rle_future_fail(
                 f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
@@ -55,8 +55,8 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
         rle_log(RLE_LOG_DEBUG, "worker \"%s\" left", peer->name);
     else if (!quiet && !rpc->stopping)
         rle_log(RLE_LOG_WARN,
-                "worker \"%s\" lost: %s; %zu call%s failed, %zu reference%s released",
-                peer->name, reason, failed, failed == 1 ? "" : "s", released,
-                released == 1 ? "" : "s");
+                "worker \"%s\" %s: %s; %zu call%s failed, %zu reference%s released",
+                peer->name, clogged ? "dropped" : "lost", clogged ? clogged : reason, failed,
+                failed == 1 ? "" : "s", released, released == 1 ? "" : "s");
     if (sought) rle_link_lost(peer);
 }

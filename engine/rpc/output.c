@@ -2,7 +2,12 @@
  *
  * A frame is written at once; only what the socket does not take is copied, and only then do
  * we ask to hear that there is room. Long messages wait apart and add a chunk whenever little
- * else waits, so control frames pass them. */
+ * else waits, so control frames pass them. Their bodies are shared by every connection they
+ * are sent over and written from where they lie: of a chunk on its way (conn->chunk) only the
+ * header is in the buffer, and `out_before` says how much of the buffer goes before its bytes.
+ *
+ * In this way what waits for a worker that reads nothing is bounded: small frames by
+ * RLE_OUT_HARD, long messages by one body, which others share. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -28,6 +33,9 @@ static rle_status out_append(rle_conn *conn, const void *bytes, size_t n)
         if (conn->out_cap - have < n) {
             size_t cap = conn->out_cap ? conn->out_cap : 4096;
             while (cap - have < n) cap *= 2;
+            /* The last step is a small one: more never waits. */
+            enum { MOST = RLE_OUT_HARD + RLE_OUT_LOW };
+            if (cap > MOST && have + n <= MOST) cap = MOST;
             uint8_t *out = rle_realloc(conn->out, cap);
             if (!out) return rle_oom(cap, "output of a connection");
             conn->out = out;
@@ -39,49 +47,107 @@ static rle_status out_append(rle_conn *conn, const void *bytes, size_t n)
     return RLE_OK;
 }
 
-/* Queue the next piece of a long message; round robin over several. */
-static rle_status out_next_chunk(rle_conn *conn)
+/* ---- bodies ---- */
+
+rle_status rle_body_new(size_t size, rle_body **out)
+{
+    rle_body *body = rle_malloc(sizeof *body);
+    void *block = body ? rle_malloc(size) : NULL;
+    if (!block) {
+        rle_free(body);
+        return rle_oom(size, "message to send");
+    }
+    *body = (rle_body){.refs = 1, .size = size, .data = block, .block = block};
+    *out = body;
+    return RLE_OK;
+}
+
+/* ---- long messages ---- */
+
+void rle_out_message_free(rle_out_message *m)
+{
+    if (!m) return;
+    rle_body_release(m->body);
+    rle_free(m);
+}
+
+/* Begin the next piece of a long message; round robin over several. */
+static rle_status begin_chunk(rle_conn *conn)
 {
     rle_out_message *m = conn->long_first;
-    size_t n = m->size - m->sent;
+    size_t n = m->body->size - m->sent;
     if (n > RLE_CHUNK_SIZE) n = RLE_CHUNK_SIZE;
     rle_frame f = m->head;
     f.payload = (uint32_t)n;
-    f.credit = 0;
     if (m->sent) {
         f.flags = (uint16_t)(f.type == RLE_FRAME_CALL ? 0 : RLE_FLAG_REPLY);
         f.type = RLE_FRAME_CHUNK;
         f.arg = m->sent;
         f.code = 0;
-    } else {
+        f.credit = 0;
+    } else if (n < m->body->size) {
         f.flags |= RLE_FLAG_MORE;
-        f.credit = m->head.credit;
     }
     f.crc = 0;
     if (conn->body_crc) {
         f.flags |= RLE_FLAG_BODY_CRC;
-        f.crc = rle_crc32c(0, m->body + m->sent, n);
+        f.crc = rle_crc32c(0, m->body->data + m->sent, n);
     }
     uint8_t head[RLE_FRAME_HEADER];
     rle_frame_encode(&f, head);
     RLE_TRY(out_append(conn, head, sizeof head));
-    rle_status s = out_append(conn, m->body + m->sent, n);
-    if (s != RLE_OK) {
-        conn->out_end -= sizeof head;
-        return s;
-    }
-    m->sent += n;
     conn->long_first = m->next;
     if (!m->next) conn->long_last = &conn->long_first;
-    if (m->sent < m->size) {
-        m->next = NULL;
-        *conn->long_last = m;
-        conn->long_last = &m->next;
-    } else {
-        rle_free(m->body);
-        rle_free(m);
-    }
+    conn->chunk = m;
+    conn->chunk_left = n;
+    conn->out_before = out_waiting(conn);
     return RLE_OK;
+}
+
+/* Its bytes are out. */
+static void end_chunk(rle_conn *conn)
+{
+    rle_out_message *m = conn->chunk;
+    conn->chunk = NULL;
+    if (m->sent == m->body->size) {
+        rle_out_message_free(m);
+        return;
+    }
+    m->next = NULL;
+    *conn->long_last = m;
+    conn->long_last = &m->next;
+}
+
+/* What is to be written next: the buffer up to the chunk, the chunk, the rest of the buffer. */
+static int gather(rle_conn *conn, struct iovec iov[3])
+{
+    int n = 0;
+    size_t before = conn->chunk ? conn->out_before : out_waiting(conn);
+    size_t after = out_waiting(conn) - before;
+    uint8_t *out = conn->out + conn->out_begin;
+    if (before) iov[n++] = (struct iovec){out, before};
+    if (conn->chunk)
+        iov[n++] = (struct iovec){conn->chunk->body->data + conn->chunk->sent, conn->chunk_left};
+    if (after) iov[n++] = (struct iovec){out + before, after};
+    return n;
+}
+
+/* `n` bytes of that are out. */
+static void written(rle_conn *conn, size_t n)
+{
+    conn->bytes_out += n;
+    if (conn->chunk) {
+        size_t take = n < conn->out_before ? n : conn->out_before;
+        conn->out_begin += take;
+        conn->out_before -= take;
+        n -= take;
+        take = n < conn->chunk_left ? n : conn->chunk_left;
+        conn->chunk->sent += take;
+        conn->chunk_left -= take;
+        n -= take;
+        if (!conn->out_before && !conn->chunk_left) end_chunk(conn);
+    }
+    conn->out_begin += n;
 }
 
 void rle_conn_arm_write(rle_conn *conn, bool on)
@@ -100,23 +166,28 @@ static void write_failed(rle_conn *conn)
 void rle_conn_flush(rle_conn *conn)
 {
     if (conn->state == RLE_CONN_DEAD || conn->state == RLE_CONN_CONNECTING) return;
-    for (;;) {
-        while (conn->long_first && out_waiting(conn) < RLE_OUT_LOW)
-            if (out_next_chunk(conn) != RLE_OK) break;
-        if (!out_waiting(conn)) break;
-        struct iovec iov = {conn->out + conn->out_begin, out_waiting(conn)};
-        ssize_t n = conn->transport.ops->writev(&conn->transport, &iov, 1);
+    /* A peer that reads as fast as we write must not keep us from the others. */
+    for (size_t put = 0; put < RLE_OUT_BURST;) {
+        if (!conn->chunk && conn->long_first && out_waiting(conn) < RLE_OUT_LOW)
+            begin_chunk(conn); /* without memory for its header it waits */
+        struct iovec iov[3];
+        int count = gather(conn, iov);
+        if (!count) break;
+        ssize_t n = conn->transport.ops->writev(&conn->transport, iov, count);
         if (n < 0) {
             if (errno == EAGAIN) break;
             write_failed(conn);
             return;
         }
-        conn->bytes_out += (uint64_t)n;
-        conn->out_begin += (size_t)n;
-        if ((size_t)n < iov.iov_len) break;
+        size_t all = 0;
+        for (int i = 0; i < count; i++) all += iov[i].iov_len;
+        written(conn, (size_t)n);
+        put += (size_t)n;
+        if ((size_t)n < all) break;
     }
     size_t waiting = out_waiting(conn);
-    if (!waiting && !conn->long_first) {
+    bool more = waiting || conn->chunk || conn->long_first;
+    if (!more) {
         /* Nothing waits: an idle connection keeps no buffer. */
         if (conn->out_cap > 4096) {
             rle_free(conn->out);
@@ -126,28 +197,36 @@ void rle_conn_flush(rle_conn *conn)
         conn->out_begin = conn->out_end = 0;
     }
     if (waiting <= RLE_OUT_SOFT) conn->out_over_since = 0;
-    rle_conn_arm_write(conn, waiting || conn->long_first);
+    rle_conn_arm_write(conn, more);
 }
 
-static rle_status send_long(rle_conn *conn, const rle_frame *f, const struct iovec *parts,
-                            int count)
+rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
 {
+    if (conn->state == RLE_CONN_DEAD) return RLE_OK;
     rle_out_message *m = rle_malloc(sizeof *m);
-    uint8_t *body = m ? rle_malloc(f->body) : NULL;
-    if (!body) {
-        rle_free(m);
-        return rle_oom(f->body, "message to send");
-    }
-    size_t at = 0;
-    for (int i = 0; i < count; i++) {
-        memcpy(body + at, parts[i].iov_base, parts[i].iov_len);
-        at += parts[i].iov_len;
-    }
-    *m = (rle_out_message){.head = *f, .body = body, .size = f->body};
+    if (!m) return rle_oom(sizeof *m, "message to send");
+    f->body = body->size;
+    f->incarnation = conn->rpc->incarnation;
+    body->refs++;
+    *m = (rle_out_message){.head = *f, .body = body};
     *conn->long_last = m;
     conn->long_last = &m->next;
     rle_conn_flush(conn);
     return RLE_OK;
+}
+
+static rle_status send_long(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count)
+{
+    rle_body *body;
+    RLE_TRY(rle_body_new(f->body, &body));
+    size_t at = 0;
+    for (int i = 0; i < count; i++) {
+        memcpy(body->data + at, parts[i].iov_base, parts[i].iov_len);
+        at += parts[i].iov_len;
+    }
+    rle_status s = rle_conn_send_body(conn, f, body);
+    rle_body_release(body);
+    return s;
 }
 
 /* Several blocks as one: cheaper than a gathering write when they are small. */
@@ -217,41 +296,36 @@ rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts
     uint8_t small[SMALL_FRAME];
     if (n > 1 && size <= SMALL_FRAME - RLE_FRAME_HEADER) n = join(small, iov, n);
 
-    size_t written = 0;
-    if (!later && !out_waiting(conn) && !conn->long_first &&
+    size_t done = 0;
+    if (!later && !out_waiting(conn) && !conn->chunk && !conn->long_first &&
         conn->state != RLE_CONN_CONNECTING) {
         ssize_t put = conn->transport.ops->writev(&conn->transport, iov, n);
         if (put < 0 && errno != EAGAIN) {
             write_failed(conn);
             return RLE_OK;
         }
-        written = put > 0 ? (size_t)put : 0;
-        conn->bytes_out += written;
-        if (written == size + RLE_FRAME_HEADER) return RLE_OK;
+        done = put > 0 ? (size_t)put : 0;
+        conn->bytes_out += done;
+        if (done == size + RLE_FRAME_HEADER) return RLE_OK;
     }
-    size_t before = conn->out_end;
-    for (int i = 0; i < n; i++) {
-        if (written >= iov[i].iov_len) {
-            written -= iov[i].iov_len;
-            continue;
-        }
-        rle_status s = out_append(conn, (uint8_t *)iov[i].iov_base + written,
-                                  iov[i].iov_len - written);
-        if (s != RLE_OK) {
-            /* Part of the frame may be out: the stream is spoiled. */
-            if (i == 0 && written == 0)
-                conn->out_end = before;
-            else
-                rle_conn_close(conn, "out of memory", false);
-            return s;
-        }
-        written = 0;
-    }
-    if (out_waiting(conn) > RLE_OUT_HARD) {
+    if (out_waiting(conn) + size > RLE_OUT_HARD) {
         char reason[64];
         snprintf(reason, sizeof reason, "not reading: %d MiB waiting", RLE_OUT_HARD >> 20);
         rle_conn_close(conn, reason, false);
         return RLE_OK;
+    }
+    for (int i = 0; i < n; i++) {
+        if (done >= iov[i].iov_len) {
+            done -= iov[i].iov_len;
+            continue;
+        }
+        rle_status s = out_append(conn, (uint8_t *)iov[i].iov_base + done, iov[i].iov_len - done);
+        if (s != RLE_OK) {
+            /* Part of the frame may be out: the stream is spoiled. */
+            if (i > 0 || done > 0) rle_conn_close(conn, "out of memory", false);
+            return s;
+        }
+        done = 0;
     }
     if (out_waiting(conn) > RLE_OUT_SOFT && !conn->out_over_since)
         conn->out_over_since = rle_now();

@@ -18,6 +18,7 @@ static rle_rpc *_Atomic all_rpcs;
 static void empty_trash(rle_rpc *rpc)
 {
     while (rpc->orphan_count) rpc->drop_handle(rpc->orphans[--rpc->orphan_count]);
+    rle_followers_empty_trash(rpc);
     while (rpc->discarded) {
         rle_future *f = rpc->discarded;
         rpc->discarded = f->next_discarded;
@@ -45,7 +46,8 @@ static void empty_trash(rle_rpc *rpc)
 void rle_rpc_enter(rle_rpc *rpc)
 {
     rle_evloop_lock(&rpc->loop);
-    if (rpc->trash_count || rpc->discarded || rpc->orphan_count) empty_trash(rpc);
+    if (rpc->trash_count || rpc->discarded || rpc->orphan_count || rpc->gone_followers)
+        empty_trash(rpc);
 }
 
 static void throw_away(rle_rpc *rpc, rle_trash t)
@@ -87,7 +89,19 @@ static void check_conn(rle_conn *conn, int64_t now)
     conn->active = false;
     int64_t silent = now - conn->heard;
     if (conn->out_over_since && now - conn->out_over_since > RLE_OUT_PATIENCE) {
-        rle_conn_close(conn, "8 MiB or more waited for 10.0 s", false);
+        rle_conn_close(conn, "not reading: 8 MiB or more waited for 10.0 s", false);
+        return;
+    }
+    /* It may talk, and take nothing of what we say. */
+    if (!conn->write_armed || conn->bytes_out != conn->out_seen) {
+        conn->out_seen = conn->bytes_out;
+        conn->out_still = now;
+    } else if (now - conn->out_still > RLE_OUT_PATIENCE &&
+               now - conn->out_still > rpc->o.peer_timeout) {
+        char reason[64];
+        snprintf(reason, sizeof reason, "not reading: nothing was taken for %.1f s",
+                 (double)(now - conn->out_still) / RLE_SECONDS);
+        rle_conn_close(conn, reason, false);
         return;
     }
     if (silent >= rpc->o.peer_timeout && conn->pinged) {
@@ -533,6 +547,8 @@ void rle_rpc_free(rle_rpc *rpc)
     }
     while (rpc->links) rle_link_free(rpc->links);
     rle_future_free_all(rpc);
+    rle_followers_free_all(rpc);
+    rle_publications_free_all(rpc);
     empty_trash(rpc); /* tensors of results nobody read */
     RLE_MAP_EACH(&rpc->peers, slot)
         for (rle_peer *p = slot->v.pointer, *next; p; p = next) {

@@ -31,6 +31,8 @@ typedef struct rle_rpc rle_rpc;
 typedef struct rle_peer rle_peer;         /* another worker, known by name */
 typedef struct rle_future rle_future;     /* a call of ours */
 typedef struct rle_incoming rle_incoming; /* a call we serve */
+typedef struct rle_publication rle_publication; /* weights of ours, a version at a time */
+typedef struct rle_follower rle_follower;       /* those of another worker */
 
 #define RLE_SECONDS INT64_C(1000000000) /* times are nanoseconds of rle_now() */
 
@@ -350,6 +352,49 @@ void *rle_rpc_next_cancelled(rle_rpc *rpc); /* NULL: none */
  * sent; then answer with an error. */
 rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e);
 void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *error);
+
+/* ---- versions for many ----
+ *
+ * Something large that changes as a whole, such as a policy's weights: the publisher encodes
+ * each version once, whoever follows gets the newest, each at most once over a connection and
+ * one at a time, the ones overtaken meanwhile never. Credits and queues of calls have no part
+ * in it, and neither worker's Lua: it goes on while they compute.
+ *
+ * A version is a result of two values and more, of which the first is its number, and of one
+ * tensor. */
+
+/* ALREADY_EXISTS: the name is in use. `from`: who may follow, with * for anything; "": all.
+ * `version` is that of the next one, less one. Lives until it is closed, or rpc is freed. */
+rle_status rle_publication_new(rle_rpc *rpc, const char *name, const char *from, uint64_t version,
+                               rle_publication **out);
+/* A version of these values (result head included), whose tensor's bytes are then written to
+ * *tensor; the pointer in the encoder is not looked at. On failure the newest one stays. */
+rle_status rle_publication_stage(rle_publication *p, const rle_encoder *e, uint8_t **tensor);
+/* It is the newest now: sent to all that wait. Returns its number. */
+uint64_t rle_publication_commit(rle_publication *p);
+void rle_publication_close(rle_publication *p);
+
+typedef struct rle_publication_info {
+    uint64_t version; /* the newest */
+    uint64_t sent;    /* how often any was sent */
+    size_t bytes;     /* of the newest */
+    size_t waiting;   /* followers that have it, or are getting their first */
+    size_t bodies;    /* versions in memory: the newest, those under way, a spare block */
+} rle_publication_info;
+void rle_publication_look(rle_publication *p, rle_publication_info *out);
+
+/* Follow what `peer` publishes under a name, now or later, over every connection to it.
+ * FAILED_PRECONDITION: the peer is this worker. */
+rle_status rle_follower_new(rle_rpc *rpc, rle_peer *peer, const char *name, rle_follower **out);
+void rle_follower_discard(rle_follower *fo); /* as rle_ref_discard */
+/* How many versions have arrived, while the newest is there to be taken; else 0. `failed`: the
+ * last answer was an error. */
+uint64_t rle_follower_look(rle_follower *fo, bool *failed, bool *connected);
+/* The newest version and its number; its bytes stay until the next take or done. 0: none. */
+uint64_t rle_follower_take(rle_follower *fo, rle_msg *m);
+void rle_follower_done(rle_follower *fo);
+/* The error, whose block is now the caller's to rle_free; the question is asked again. */
+bool rle_follower_error(rle_follower *fo, rle_msg *m);
 
 /* ---- references ----
  *

@@ -15,6 +15,8 @@
  *   server.c      calls we serve
  *   remote_ref.c  who holds which of our objects
  *   dump.c        all of it as text
+ *   publish.c     versions of weights for many workers
+ *   follow.c      those of others
  *
  * Functions without "lock" in their comment want the loop's lock held.
  *
@@ -45,7 +47,8 @@ enum {
     RLE_SCRATCH_MIN_READ = 16 << 10,
     RLE_OUT_HARD = 64 << 20,       /* bytes that may wait for one peer */
     RLE_OUT_SOFT = 8 << 20,        /* for RLE_OUT_PATIENCE */
-    RLE_OUT_LOW = 64 << 10,        /* below it the next chunk is queued */
+    RLE_OUT_LOW = 64 << 10,        /* below it the next chunk is begun */
+    RLE_OUT_BURST = 1 << 20,       /* about what is written to one peer at a time */
     RLE_CALLS_HARD = 10000,        /* open calls on one connection, nested ones included */
     RLE_LISTEN_MAX = 8,
     RLE_PROTOCOL_VERSION = 1
@@ -101,12 +104,23 @@ typedef enum {
     RLE_CONN_DEAD        /* in rpc->dead */
 } rle_conn_state;
 
+typedef struct rle_poll rle_poll;
+
+/* Bytes that one message or several are made of. Counted under the loop's lock. */
+typedef struct rle_body {
+    unsigned refs;
+    size_t size;
+    uint8_t *data;
+    void *block; /* that they lie in; owned */
+    rle_publication *home; /* that may use it again, or NULL */
+} rle_body;
+
 /* A long message on its way out, a chunk at a time. */
 typedef struct rle_out_message {
     struct rle_out_message *next;
     rle_frame head;
-    uint8_t *body; /* owned */
-    size_t size, sent;
+    rle_body *body;
+    size_t sent;
 } rle_out_message;
 
 /* A message on its way in that does not lie in one read. */
@@ -119,6 +133,7 @@ typedef struct rle_in_message {
     bool split;
     rle_placed *placed;
     uint64_t serial;
+    rle_follower *follower; /* whose block `body` is, or NULL */
 } rle_in_message;
 
 typedef struct rle_greeting {
@@ -187,9 +202,14 @@ struct rle_conn {
     uint8_t *out;
     size_t out_begin, out_end, out_cap;
     rle_out_message *long_first, **long_last;
+    rle_out_message *chunk; /* of which a piece is being written, or NULL */
+    size_t chunk_left;      /* bytes of that piece */
+    size_t out_before;      /* bytes of `out` that go before it */
     rle_conn *dirty_next;
     bool dirty;             /* in rpc->dirty: something was queued with `later` */
     int64_t out_over_since; /* when more than RLE_OUT_SOFT began to wait; 0 = not */
+    uint64_t out_seen;      /* bytes_out at `out_still`: something waits since, and none goes */
+    int64_t out_still;
 
     /* calls we make */
     rle_map calls;
@@ -206,6 +226,9 @@ struct rle_conn {
     uint64_t served_round;                /* in which one of them was started last */
 
     rle_map exported; /* object -> how often sent there */
+
+    rle_poll *polls;       /* versions of ours that they wait for */
+    rle_follower *follows; /* of ours that wait for versions of theirs */
 
     int64_t heard;    /* about when bytes last came; the tick turns `active` into it */
     bool active;      /* bytes came since the last tick */
@@ -343,6 +366,10 @@ struct rle_rpc {
     size_t dropped_count, dropped_cap;
     rle_ticket *tickets;
 
+    rle_publication *publications;
+    rle_follower *followers;
+    rle_follower *gone_followers; /* left by finalizers, as `trash` */
+
     /* Tensors that nobody read, for the owner to let go of. */
     void **orphans;
     size_t orphan_count, orphan_cap;
@@ -398,8 +425,15 @@ rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts
                          bool room, bool later);
 /* The same with the body an encoder holds. */
 rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, bool later);
+/* The same with a body of its own, which is shared, not copied. */
+rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body);
+/* One reference for the caller; the bytes are the caller's to fill. */
+rle_status rle_body_new(size_t size, rle_body **out);
+void rle_out_message_free(rle_out_message *m); /* NULL is fine */
 /* Write what `later` left behind, on every connection. */
 void rle_conn_flush_dirty(rle_rpc *rpc);
+/* An error; `f` needs what it needs there. */
+void rle_conn_send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e);
 /* A frame without body. */
 void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t arg,
                       uint32_t credit);
@@ -537,5 +571,35 @@ void rle_export_hold_values(rle_rpc *rpc, const uint8_t *values, size_t size, in
                             bool hold);
 bool rle_export_hold_locked(rle_rpc *rpc, uint64_t object);
 void rle_export_unhold_locked(rle_rpc *rpc, uint64_t object);
+
+/* ---- publish.c ---- */
+
+void rle_body_release(rle_body *body); /* NULL is fine */
+
+#define RLE_POLL_METHOD "rlengine.weights"
+/* A call that asks for a version. */
+bool rle_poll_is(const rle_call_head *head);
+/* It has arrived; `d` stands at its arguments. INVALID_ARGUMENT: the peer breaks the rules. */
+rle_status rle_poll_arrived(rle_conn *conn, const rle_frame *f, const rle_call_head *head,
+                            rle_decoder *d);
+bool rle_poll_cancel(rle_conn *conn, uint64_t id); /* false: there is no such one */
+void rle_polls_conn_closed(rle_conn *conn);
+void rle_publications_free_all(rle_rpc *rpc);
+
+/* ---- follow.c ---- */
+
+void rle_followers_ask(rle_conn *conn); /* it is open now */
+/* The follower that asked by that call, or NULL. */
+rle_follower *rle_follower_of(const rle_conn *conn, uint64_t id);
+/* A block for an answer of so many bytes, NULL without memory; until it has arrived, or the
+ * message is given up. */
+uint8_t *rle_follower_lend(rle_follower *fo, size_t size);
+rle_status rle_follower_arrived(rle_follower *fo, const rle_frame *f);
+void rle_follower_undo(rle_follower *fo);
+/* An answer that lies in one read, or an error. */
+rle_status rle_follower_answered(rle_follower *fo, const rle_frame *f, rle_msg *m);
+void rle_followers_empty_trash(rle_rpc *rpc);
+void rle_followers_conn_closed(rle_conn *conn);
+void rle_followers_free_all(rle_rpc *rpc);
 
 #endif

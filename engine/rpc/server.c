@@ -125,7 +125,7 @@ static rle_frame answer(const rle_incoming *in, rle_frame_type type)
     return (rle_frame){.type = (uint8_t)type, .id = in->id, .credit = in->nested ? 0 : 1};
 }
 
-static void send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e)
+void rle_conn_send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e)
 {
     rle_writer w;
     rle_writer_init(&w);
@@ -153,7 +153,7 @@ static void fail_text(rle_incoming *in, rle_status code, rle_outcome outcome, co
                         .message = {text, strlen(text)},
                         .worker = {name, strlen(name)},
                         .method = {head.method, head.method_len}};
-    send_error(conn, &f, &e);
+    rle_conn_send_error(conn, &f, &e);
 }
 
 static void fail_expired(rle_incoming *in)
@@ -203,7 +203,7 @@ static void refuse_call(rle_conn *conn, const rle_frame *f, rle_status code)
     rle_frame answer_frame = {.type = RLE_FRAME_ERROR,
                               .id = f->id,
                               .credit = f->flags & RLE_FLAG_NESTED ? 0 : 1};
-    send_error(conn, &answer_frame, &e);
+    rle_conn_send_error(conn, &answer_frame, &e);
 }
 
 void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
@@ -214,6 +214,12 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     rle_call_head head;
     rle_msg_decoder(m, &d);
     rle_status s = rle_decode_call_head(&d, &head);
+    if (s == RLE_OK && rle_poll_is(&head)) {
+        s = rle_poll_arrived(conn, f, &head, &d);
+        rle_message_drop_bytes(rpc, m);
+        if (s != RLE_OK) rle_conn_reject(conn);
+        return;
+    }
     if (s == RLE_OK && !nested && conn->incoming_counted >= (size_t)rpc->o.max_credits)
         s = rle_fail(RLE_INVALID_ARGUMENT, "more than %d calls open", rpc->o.max_credits);
     if (s != RLE_OK) {
@@ -286,6 +292,7 @@ static void mark_cancelled(rle_incoming *in)
 
 void rle_incoming_cancel(rle_conn *conn, uint64_t id)
 {
+    if (conn->polls && rle_poll_cancel(conn, id)) return;
     for (rle_incoming *in = conn->incoming; in; in = in->next) {
         if (in->id != id) continue;
         if (in->started) {
@@ -455,7 +462,7 @@ void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *err
     rle_rpc_enter(rpc);
     if (in->conn) {
         rle_frame f = answer(in, RLE_FRAME_ERROR);
-        send_error(in->conn, &f, error);
+        rle_conn_send_error(in->conn, &f, error);
     }
     incoming_free(in);
     rle_rpc_leave(rpc);

@@ -233,13 +233,13 @@ static void a_worker_that_does_not_read_is_dropped(void **state)
         f[i] = call_with(a, peer, "put", &e, 0, true);
         rle_encoder_fini(&e);
         turn(a, NULL);
-        assert_true(rle_mem_bytes() - bytes < (size_t)140 << 20);
+        assert_true(rle_mem_bytes() - bytes < (size_t)66 << 20);
     }
     assert_false(rle_peer_connected(a, peer));
     rle_wire_error err;
     assert_string_equal(error_of(f[0], &err), "worker \"x\" is not reading: 64 MiB waiting");
     assert_int_equal(err.code, RLE_RESOURCE_EXHAUSTED);
-    assert_true(logged("worker \"x\" lost: not reading: 64 MiB waiting"));
+    assert_true(logged("worker \"x\" dropped: 64 MiB waiting; "));
     for (int i = 0; i < MANY; i++) rle_future_release(a, f[i]);
     raw_close(&r);
     rle_rpc_free(a);
