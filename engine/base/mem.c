@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static atomic_size_t live_bytes, live_blocks;
+static atomic_size_t live_bytes, live_blocks, largest;
 static atomic_uint_fast64_t fault_countdown;
 static atomic_bool fault_armed, fault_persistent;
 
@@ -37,14 +37,22 @@ static void uncounted(void *p)
     atomic_fetch_sub_explicit(&live_blocks, 1, memory_order_relaxed);
 }
 
+static void note(size_t size)
+{
+    if (size > atomic_load_explicit(&largest, memory_order_relaxed))
+        atomic_store_explicit(&largest, size, memory_order_relaxed);
+}
+
 void *rle_malloc(size_t size)
 {
+    note(size);
     if (fault_hits()) return NULL;
     return counted(malloc(size ? size : 1));
 }
 
 void *rle_calloc(size_t count, size_t size)
 {
+    note(count * size);
     if (fault_hits()) return NULL;
     return counted(calloc(count ? count : 1, size ? size : 1));
 }
@@ -52,6 +60,7 @@ void *rle_calloc(size_t count, size_t size)
 void *rle_realloc(void *p, size_t size)
 {
     if (!p) return rle_malloc(size);
+    note(size);
     if (fault_hits()) return NULL;
     size_t before = malloc_usable_size(p);
     void *q = realloc(p, size ? size : 1);
@@ -90,6 +99,11 @@ size_t rle_mem_bytes(void)
 size_t rle_mem_blocks(void)
 {
     return atomic_load(&live_blocks);
+}
+
+size_t rle_mem_largest(void)
+{
+    return atomic_exchange(&largest, 0);
 }
 
 void rle_mem_fault(uint64_t nth, bool persistent)

@@ -37,6 +37,9 @@ rle_status rle_mem_check(size_t count, size_t size, const char *what);
 size_t rle_mem_bytes(void);
 size_t rle_mem_blocks(void);
 
+/* Bytes of the largest block asked for since this was last called, granted or not. */
+size_t rle_mem_largest(void);
+
 /* Fault injection: the nth allocation from now fails (1 = the next one); with
  * `persistent` all after it fail too. 0 turns it off. */
 void rle_mem_fault(uint64_t nth, bool persistent);

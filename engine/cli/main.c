@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/options.h"
 #include "device/device.h"
 
 static const char usage[] =
@@ -37,53 +38,6 @@ static const char usage[] =
     "exit codes\n"
     "  0 done, 1 a script failed or an option is wrong, 65 the script is bytecode,\n"
     "  70 a GPU can no longer be used, 130 interrupted by Ctrl-C; os.exit(n) gives n\n";
-
-typedef struct options {
-    int script; /* index in argv; argc when there is none */
-    bool prompt, version, execute, no_environment, memory_report;
-    const char *wrong; /* the argument that is no option */
-} options;
-
-/* The value of option argv[*i], glued to it or the next argument; NULL if missing. */
-static const char *option_value(char **argv, int *i)
-{
-    return argv[*i][2] ? argv[*i] + 2 : argv[*i + 1] ? argv[++*i] : NULL;
-}
-
-static options parse_options(int argc, char **argv)
-{
-    options o = {.script = argc};
-    for (int i = 1; i < argc; i++) {
-        const char *a = argv[i];
-        if (a[0] != '-' || a[1] == '\0') {
-            o.script = i;
-            break;
-        }
-        if (strcmp(a, "--") == 0) {
-            o.script = i + 1 < argc ? i + 1 : argc;
-            break;
-        }
-        if (strcmp(a, "--memory-report") == 0) {
-            o.memory_report = true;
-            continue;
-        }
-        bool glued = a[2] != '\0';
-        if (a[1] == 'e' || a[1] == 'l') {
-            if (!option_value(argv, &i)) o.wrong = a;
-            o.execute |= a[1] == 'e';
-        } else if (!glued && a[1] == 'i') {
-            o.prompt = o.version = true;
-        } else if (!glued && a[1] == 'v') {
-            o.version = true;
-        } else if (!glued && a[1] == 'E') {
-            o.no_environment = true;
-        } else {
-            o.wrong = a;
-        }
-        if (o.wrong) break;
-    }
-    return o;
-}
 
 static void print_version(void)
 {
@@ -182,7 +136,7 @@ static int run_options(lua_State *L, char **argv, int script)
         if (strcmp(argv[i], "--") == 0) break;
         char letter = argv[i][1];
         if (letter != 'e' && letter != 'l') continue;
-        const char *value = option_value(argv, &i);
+        const char *value = rle_cli_option_value(argv, &i);
         int code = letter == 'e' ? run_text(L, value, "=(command line)")
                                  : require_into_global(L, value);
         if (code != 0) return code;
@@ -209,14 +163,14 @@ static int run_script(lua_State *L, char **argv)
 typedef struct program {
     int argc;
     char **argv;
-    options options;
+    rle_cli_options options;
     int code;
 } program;
 
 static int run_program(lua_State *L)
 {
     program *p = lua_touserdata(L, 1);
-    const options *o = &p->options;
+    const rle_cli_options *o = &p->options;
     lua_settop(L, 0);
     if (o->no_environment) {
         lua_pushboolean(L, 1);
@@ -254,7 +208,8 @@ static int run_program(lua_State *L)
 
 int main(int argc, char **argv)
 {
-    program p = {.argc = argc, .argv = argv, .options = parse_options(argc, argv)};
+    program p = {
+        .argc = argc, .argv = argv, .options = rle_cli_parse_options(argc, argv)};
     if (p.options.wrong) {
         const char *wrong = p.options.wrong;
         if (strcmp(wrong, "--help") == 0 || strcmp(wrong, "-h") == 0) {

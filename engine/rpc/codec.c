@@ -336,9 +336,11 @@ static rle_status decode_tensor(rle_decoder *d, rle_value *out)
         if (n > INT64_MAX) overflow = true;
         t->shape[i] = (int64_t)n;
         if (n == 0) empty = true;
-        if (!empty && __builtin_mul_overflow(size, n, &size)) overflow = true;
+        /* A size of 0 does not help the others: strides are products of some of them. */
+        if (n && __builtin_mul_overflow(size, n, &size)) overflow = true;
     }
     if (d->r.failed) return cut();
+    if (size > INT64_MAX) overflow = true;
     if (empty) size = 0;
     size_t at = rle_align64(d->tensor_at);
     size_t have = at < d->body_size ? d->body_size - at : 0;

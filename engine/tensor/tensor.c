@@ -103,13 +103,15 @@ rle_status rle_tensor_new(rle_device *dev, rle_dtype dtype, int ndim,
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "a tensor has at most %d dimensions, got %d", RLE_MAX_DIMS, ndim);
     int64_t numel = 1;
+    int64_t spanned = 1; /* as if no size were 0, for the strides */
     size_t bytes;
     for (int i = 0; i < ndim; i++) {
         if (shape[i] < 0)
             return rle_fail(RLE_INVALID_ARGUMENT, "size %d is negative: %" PRId64, i + 1,
                             shape[i]);
-        if (__builtin_mul_overflow(numel, shape[i], &numel))
+        if (__builtin_mul_overflow(spanned, shape[i] ? shape[i] : 1, &spanned))
             return rle_fail(RLE_INVALID_ARGUMENT, "the sizes multiply beyond 2^63");
+        numel *= shape[i];
     }
     if (__builtin_mul_overflow((size_t)numel, rle_dtype_size(dtype), &bytes))
         return rle_fail(RLE_INVALID_ARGUMENT, "the sizes multiply beyond 2^63 bytes");

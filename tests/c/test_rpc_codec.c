@@ -290,7 +290,7 @@ static void empty_tensors_take_no_bytes(void **state)
     rle_encoder e;
     rle_encoder_init(&e);
     float one = 1;
-    rle_array none = {.data = &one, .dtype = RLE_F32, .ndim = 2, .shape = {0, INT64_MAX}};
+    rle_array none = {.data = &one, .dtype = RLE_F32, .ndim = 2, .shape = {0, 1 << 30}};
     rle_array some = {.data = &one, .dtype = RLE_F32, .ndim = 0};
     assert_int_equal(rle_encode_tensor(&e, &none, NULL), RLE_OK);
     assert_int_equal(rle_encode_tensor(&e, &some, NULL), RLE_OK);
@@ -301,6 +301,18 @@ static void empty_tensors_take_no_bytes(void **state)
     assert_int_equal(rle_decode_skip(&d, NULL, NULL), RLE_OK);
     assert_int_equal(rle_decode_skip(&d, NULL, NULL), RLE_OK);
     assert_int_equal(rle_decode_end(&d), RLE_OK);
+    free(body);
+    /* The strides of some shapes without elements are beyond any number. */
+    rle_encoder_reset(&e);
+    none.ndim = 3;
+    none.shape[1] = none.shape[2] = INT64_C(1) << 32;
+    assert_int_equal(rle_encode_tensor(&e, &none, NULL), RLE_OK);
+    body = message_of(&e, &size);
+    rle_decoder_init(&d, body, size, rle_encoder_values_size(&e), 1);
+    assert_int_equal(rle_decode_skip(&d, NULL, NULL), RLE_INVALID_ARGUMENT);
+    assert_string_equal(
+        rle_message(),
+        "tensor 1: shape 0x4294967296x4294967296 f32 is larger than any memory");
     free(body);
     rle_encoder_fini(&e);
 }
