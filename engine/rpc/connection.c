@@ -452,14 +452,7 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
 
 static void drop_buffers(rle_conn *conn)
 {
-    while (conn->long_first) {
-        rle_out_message *m = conn->long_first;
-        conn->long_first = m->next;
-        rle_out_message_free(m);
-    }
-    conn->long_last = &conn->long_first;
-    rle_out_message_free(conn->chunk);
-    conn->chunk = NULL;
+    rle_conn_drop_output(conn);
     rle_free(conn->control);
     rle_free(conn->kept);
     conn->control = conn->kept = NULL;
@@ -476,9 +469,6 @@ static void drop_buffers(rle_conn *conn)
             rle_free(m->body);
         rle_free(m);
     }
-    rle_free(conn->out);
-    conn->out = NULL;
-    conn->out_begin = conn->out_end = conn->out_cap = 0;
 }
 
 void rle_conn_reject(rle_conn *conn)

@@ -56,7 +56,7 @@ typedef enum {
     RLE_FRAME_PING,    /* answered at once, by C, whatever Lua does */
     RLE_FRAME_PONG,
     RLE_FRAME_RELEASE, /* (object u64, count u32) pairs */
-    RLE_FRAME_GOAWAY,  /* no new calls, please; I am leaving */
+    RLE_FRAME_GOAWAY,  /* no new calls, I am leaving; with a code: the session is over */
     RLE_FRAME_TYPES
 } rle_frame_type;
 

@@ -152,8 +152,7 @@ static rle_status send_greeting(rle_conn *conn, rle_frame_type type, uint16_t ve
 
 /* ---- refusing ---- */
 
-/* Tell the other side why, and close. The message is rle_message(). */
-static void refuse(rle_conn *conn, rle_status code)
+void rle_handshake_refuse(rle_conn *conn, rle_status code)
 {
     char text[512];
     snprintf(text, sizeof text, "%s", rle_message());
@@ -277,7 +276,7 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     }
     conn->result = NULL;
     rle_handshake_free(conn);
-    if (rpc->stopping) rle_conn_control(conn, RLE_FRAME_GOAWAY, 0, 0, 0);
+    if (rpc->stopping) rle_conn_goaway(conn, RLE_OK);
     if (conn->state == RLE_CONN_OPEN && peer->held) rle_peer_send_held(peer);
     if (conn->state == RLE_CONN_OPEN && rpc->followers) rle_followers_ask(conn);
 }
@@ -333,7 +332,7 @@ static void got_hello(rle_conn *conn, const uint8_t *payload, size_t n)
         rle_fail(RLE_UNIMPLEMENTED, "\"%s\" speaks protocol %s, \"%s\" speaks %s",
                  h->theirs.name, theirs, rpc->name, mine);
         rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
-        refuse(conn, RLE_UNIMPLEMENTED);
+        rle_handshake_refuse(conn, RLE_UNIMPLEMENTED);
         return;
     }
     conn->state = RLE_CONN_PROVING;
@@ -383,22 +382,35 @@ static void judge(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
         rle_log(RLE_LOG_WARN, "refused %s: wrong token (%d in the last minute)",
                 conn->address.shown, recent);
         rle_fail(RLE_UNAUTHENTICATED, "\"%s\" refused the token", rpc->name);
-        refuse(conn, RLE_UNAUTHENTICATED);
+        rle_handshake_refuse(conn, RLE_UNAUTHENTICATED);
         return;
     }
-    rle_peer *peer = NULL;
-    s = check_name(conn, &h->theirs, &peer);
+    h->credit = f->credit;
+    rle_handshake_admit(conn);
+}
+
+void rle_handshake_admit(rle_conn *conn)
+{
+    rle_handshake *h = conn->handshake;
+    rle_rpc *rpc = conn->rpc;
+    rle_peer *peer = rle_peer_get(rpc, h->theirs.name);
+    rle_status s = peer ? RLE_OK : rle_oom(sizeof *peer, "worker");
+    if (peer && peer->conn && !rle_replace(conn, peer->conn)) return;
+    if (s == RLE_OK) s = check_name(conn, &h->theirs, &peer);
     if (s == RLE_OK && peer->opening && strcmp(rpc->name, h->theirs.name) < 0)
         s = rle_fail(RLE_ABORTED, "\"%s\" is connecting to \"%s\" already", rpc->name,
                      h->theirs.name);
     if (s != RLE_OK) {
         rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
-        refuse(conn, s);
+        rle_handshake_refuse(conn, s);
         return;
     }
-    s = rle_auth_proof(&rpc->token, 's', h->hello, h->hello_len, h->ack, h->ack_len, want);
+    uint8_t proof[RLE_PROOF_SIZE];
+    s = rle_auth_proof(&rpc->token, 's', h->hello, h->hello_len, h->ack, h->ack_len,
+                       proof);
     if (s == RLE_OK)
-        s = send_payload(conn, RLE_FRAME_AUTH, (uint32_t)rpc->o.max_credits, want, sizeof want);
+        s = send_payload(conn, RLE_FRAME_AUTH, (uint32_t)rpc->o.max_credits, proof,
+                         sizeof proof);
     if (conn->state == RLE_CONN_DEAD) return;
     if (s != RLE_OK) {
         rle_conn_reject(conn);
@@ -410,7 +422,7 @@ static void judge(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
         mine->peer = NULL;
         rle_conn_close(mine, "the other side connected first", true);
     }
-    conn->credits = f->credit < RLE_CALLS_HARD ? f->credit : RLE_CALLS_HARD;
+    conn->credits = h->credit < RLE_CALLS_HARD ? h->credit : RLE_CALLS_HARD;
     open_conn(conn, peer);
 }
 
@@ -461,7 +473,8 @@ void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payl
         got_hello(conn, payload, f->payload);
     } else if (f->type == RLE_FRAME_HELLO_ACK && greeting && conn->initiator) {
         got_hello_ack(conn, payload, f->payload);
-    } else if (f->type == RLE_FRAME_AUTH && proving && !conn->initiator) {
+    } else if (f->type == RLE_FRAME_AUTH && proving && !conn->initiator &&
+               !conn->handshake->contest) {
         judge(conn, f, payload);
     } else if (f->type == RLE_FRAME_AUTH && proving && conn->initiator) {
         welcomed(conn, f, payload);
@@ -522,6 +535,7 @@ void rle_handshake_free(rle_conn *conn)
 {
     if (!conn->handshake) return;
     rle_timer_disarm(&conn->rpc->loop, &conn->handshake->timer);
+    rle_contest_leave(conn->handshake);
     rle_free(conn->handshake);
     conn->handshake = NULL;
 }

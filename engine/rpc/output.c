@@ -157,10 +157,38 @@ void rle_conn_arm_write(rle_conn *conn, bool on)
         conn->write_armed = on;
 }
 
+void rle_conn_drop_output(rle_conn *conn)
+{
+    while (conn->long_first) {
+        rle_out_message *m = conn->long_first;
+        conn->long_first = m->next;
+        rle_out_message_free(m);
+    }
+    conn->long_last = &conn->long_first;
+    rle_out_message_free(conn->chunk);
+    conn->chunk = NULL;
+    rle_free(conn->out);
+    conn->out = NULL;
+    conn->out_begin = conn->out_end = conn->out_cap = 0;
+    conn->out_before = conn->chunk_left = 0;
+    conn->out_over_since = 0;
+}
+
+/* Nobody is there to read it. What they said last may still wait to be read, and it says
+ * more than a broken pipe does: the connection goes when its end is read. */
+static void nobody_reads(rle_conn *conn)
+{
+    conn->deaf = true;
+    rle_conn_drop_output(conn);
+    rle_conn_arm_write(conn, false);
+}
+
 static void write_failed(rle_conn *conn)
 {
-    rle_conn_close(conn, errno == EPIPE || errno == ECONNRESET ? "end of stream"
-                                                               : strerror(errno), false);
+    if (errno == EPIPE || errno == ECONNRESET)
+        nobody_reads(conn);
+    else
+        rle_conn_close(conn, strerror(errno), false);
 }
 
 void rle_conn_flush(rle_conn *conn)
@@ -271,7 +299,7 @@ rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, b
 rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count,
                          bool room, bool later)
 {
-    if (conn->state == RLE_CONN_DEAD) return RLE_OK;
+    if (conn->state == RLE_CONN_DEAD || conn->deaf) return RLE_OK;
     size_t size = 0;
     for (int i = 0; i < count; i++) size += parts[i].iov_len;
     f->body = size;
@@ -340,6 +368,13 @@ void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t
                       uint32_t credit)
 {
     rle_frame f = {.type = (uint8_t)type, .id = id, .arg = arg, .credit = credit};
+    if (rle_conn_send(conn, &f, NULL, 0, false, false) != RLE_OK)
+        rle_conn_close(conn, "out of memory", false);
+}
+
+void rle_conn_goaway(rle_conn *conn, rle_status code)
+{
+    rle_frame f = {.type = RLE_FRAME_GOAWAY, .code = (uint16_t)code};
     if (rle_conn_send(conn, &f, NULL, 0, false, false) != RLE_OK)
         rle_conn_close(conn, "out of memory", false);
 }

@@ -108,6 +108,8 @@ static void check_conn(rle_conn *conn, int64_t now)
         char reason[64];
         snprintf(reason, sizeof reason, "did not answer for %.1f s",
                  (double)rpc->o.peer_timeout / RLE_SECONDS);
+        /* A process that was stopped finds it when it goes on. */
+        rle_conn_goaway(conn, RLE_UNAVAILABLE);
         rle_conn_close(conn, reason, false);
         return;
     }
@@ -380,7 +382,7 @@ void rle_rpc_stop(rle_rpc *rpc)
         rle_rpc_refuse_queued(rpc);
         for (rle_conn *conn = rpc->conns, *next; conn; conn = next) {
             next = conn->next;
-            if (conn->state == RLE_CONN_OPEN) rle_conn_control(conn, RLE_FRAME_GOAWAY, 0, 0, 0);
+            if (conn->state == RLE_CONN_OPEN) rle_conn_goaway(conn, RLE_OK);
         }
         RLE_MAP_EACH(&rpc->peers, slot)
             for (rle_peer *p = slot->v.pointer; p; p = p->next_same)

@@ -6,6 +6,7 @@
  *   handshake.c   who may talk to us
  *   listen.c      listening and connecting
  *   link.c        connections we made, looked for again when they are lost
+ *   replace.c     a name that is taken: is its connection alive?
  *   lost.c        what the loss of a connection means for calls and references
  *   dispatch.c    what is done with each frame
  *   message.c     bodies of messages, memory for their tensors
@@ -61,6 +62,7 @@ enum {
 
 typedef struct rle_conn rle_conn;
 typedef struct rle_link rle_link;
+typedef struct rle_handshake rle_handshake;
 
 /* ---- messages ---- */
 
@@ -83,6 +85,7 @@ struct rle_peer {
     rle_conn *conn;      /* open connection or NULL */
     rle_conn *opening;   /* a connection we started by ourselves */
     rle_link *link;      /* it is looked for when it is lost; or NULL */
+    rle_handshake *contenders; /* of its name, while `conn` is asked whether it lives */
     bool is_self, known, left;
     pid_t pid;
     uint64_t calls_from; /* number of the last one it made */
@@ -103,6 +106,13 @@ typedef enum {
     RLE_CONN_OPEN,
     RLE_CONN_DEAD        /* in rpc->dead */
 } rle_conn_state;
+
+/* How it came to its end, where that is more than a loss. */
+typedef enum {
+    RLE_ENDING_LOST,
+    RLE_ENDING_SAID,    /* they ended the session */
+    RLE_ENDING_REPLACED /* by another connection of the same name */
+} rle_ending;
 
 typedef struct rle_poll rle_poll;
 
@@ -147,7 +157,7 @@ typedef struct rle_greeting {
 } rle_greeting;
 
 /* What is needed only until the connection is open. */
-typedef struct rle_handshake {
+struct rle_handshake {
     rle_timer timer;
     rle_greeting mine, theirs;
     uint8_t hello[1024], ack[1024]; /* payloads as they crossed */
@@ -155,7 +165,12 @@ typedef struct rle_handshake {
     rle_rpc *rpc;
     rle_conn *conn;
     size_t received;
-} rle_handshake;
+    uint32_t credit; /* given with their proof */
+    uint64_t
+        contest; /* replace.c: what the ping of the old connection carries; 0: none */
+    rle_peer *contested;
+    rle_handshake *contest_next, **contest_at; /* in contested->contenders */
+};
 
 /* Where the result of rle_rpc_connect goes; on that function's stack. */
 typedef struct rle_connect_result {
@@ -173,6 +188,7 @@ struct rle_conn {
     rle_watch *read_watch, *write_watch;
     bool write_armed, initiator, is_unix, body_crc;
     rle_conn_state state;
+    rle_ending ending;
     rle_address address; /* of the other side, or where we connect to */
     rle_peer *peer;      /* once open */
     rle_handshake *handshake;
@@ -207,6 +223,7 @@ struct rle_conn {
     size_t out_before;      /* bytes of `out` that go before it */
     rle_conn *dirty_next;
     bool dirty;             /* in rpc->dirty: something was queued with `later` */
+    bool deaf;              /* nobody reads what we write; the end is still to be read */
     int64_t out_over_since; /* when more than RLE_OUT_SOFT began to wait; 0 = not */
     uint64_t out_seen;      /* bytes_out at `out_still`: something waits since, and none goes */
     int64_t out_still;
@@ -330,6 +347,7 @@ struct rle_rpc {
     } listeners[RLE_LISTEN_MAX];
     int listener_count;
     rle_timer accept_timer;
+    uint64_t contests; /* so far */
     size_t half_open; /* connections that are not open yet */
     bool crowded;     /* too many of them: nothing is accepted */
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
@@ -437,6 +455,9 @@ void rle_conn_send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e);
 /* A frame without body. */
 void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t arg,
                       uint32_t credit);
+/* We do not go on with it: with a code the session ends, without one we are leaving. */
+void rle_conn_goaway(rle_conn *conn, rle_status code);
+void rle_conn_drop_output(rle_conn *conn); /* whatever waits to be written */
 void rle_conn_flush(rle_conn *conn);
 /* Hear, or do not, when the socket has room. */
 void rle_conn_arm_write(rle_conn *conn, bool on);
@@ -461,6 +482,21 @@ bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address);
 /* The initiator's end of it: the message is rle_message(). */
 void rle_handshake_give_up(rle_conn *conn, rle_status code);
 void rle_handshake_late(rle_timer *t); /* of rle_handshake.timer: it took too long */
+
+/* Acceptor: its proof is good. Let it in, unless its name is taken. */
+void rle_handshake_admit(rle_conn *conn);
+/* Tell the other side why not, and close. The message is rle_message(). */
+void rle_handshake_refuse(rle_conn *conn, rle_status code);
+
+/* ---- replace.c ---- */
+
+/* The worker's name is taken by `old`. Same process: `old` is closed; true. Another one:
+ * `old` is asked whether it lives, and until that is known `conn` waits; false. */
+bool rle_replace(rle_conn *conn, rle_conn *old);
+void rle_contest_answered(rle_conn *old, uint64_t number); /* by a PONG */
+/* The old connection is gone: whoever waits for its name goes on. */
+void rle_contest_settle(rle_peer *peer);
+void rle_contest_leave(rle_handshake *h); /* it waits no more; or never did */
 
 /* ---- listen.c ---- */
 
