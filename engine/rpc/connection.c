@@ -337,6 +337,7 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
         size_t used = guard ? 0 : rpc->scratch_used;
         size_t room = RLE_SCRATCH_SIZE - used;
         if (room < RLE_SCRATCH_MIN_READ) return; /* the next turn has it all again */
+        if (room > RLE_READ_AHEAD) room = RLE_READ_AHEAD;
         uint8_t *scratch = (guard ? rpc->guard_scratch : rpc->scratch) + used;
         if (conn->placing) {
             if (!guard) return; /* the owner is asked first */

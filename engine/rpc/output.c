@@ -57,7 +57,8 @@ rle_status rle_body_new(size_t size, rle_body **out)
         rle_free(body);
         return rle_oom(size, "message to send");
     }
-    *body = (rle_body){.refs = 1, .size = size, .data = block, .block = block};
+    *body = (rle_body){
+        .refs = 1, .size = size, .ready = size, .data = block, .block = block};
     *out = body;
     return RLE_OK;
 }
@@ -71,12 +72,17 @@ void rle_out_message_free(rle_out_message *m)
     rle_free(m);
 }
 
+static size_t next_chunk(const rle_out_message *m)
+{
+    size_t n = m->body->size - m->sent;
+    return n < RLE_CHUNK_SIZE ? n : RLE_CHUNK_SIZE;
+}
+
 /* Begin the next piece of a long message; round robin over several. */
 static rle_status begin_chunk(rle_conn *conn)
 {
     rle_out_message *m = conn->long_first;
-    size_t n = m->body->size - m->sent;
-    if (n > RLE_CHUNK_SIZE) n = RLE_CHUNK_SIZE;
+    size_t n = next_chunk(m);
     rle_frame f = m->head;
     f.payload = (uint32_t)n;
     if (m->sent) {
@@ -196,7 +202,8 @@ void rle_conn_flush(rle_conn *conn)
     if (conn->state == RLE_CONN_DEAD || conn->state == RLE_CONN_CONNECTING) return;
     /* A peer that reads as fast as we write must not keep us from the others. */
     for (size_t put = 0; put < RLE_OUT_BURST;) {
-        if (!conn->chunk && conn->long_first && out_waiting(conn) < RLE_OUT_LOW)
+        const rle_out_message *m = conn->chunk ? NULL : conn->long_first;
+        if (m && m->sent + next_chunk(m) <= m->body->ready && out_waiting(conn) < RLE_OUT_LOW)
             begin_chunk(conn); /* without memory for its header it waits */
         struct iovec iov[3];
         int count = gather(conn, iov);
@@ -243,16 +250,27 @@ rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
     return RLE_OK;
 }
 
+/* The body is written while it is being copied, a chunk at a time: what is copied is still in
+ * the cache when it is written, and the other side begins to read meanwhile. */
 static rle_status send_long(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count)
 {
     rle_body *body;
     RLE_TRY(rle_body_new(f->body, &body));
-    size_t at = 0;
-    for (int i = 0; i < count; i++) {
-        memcpy(body->data + at, parts[i].iov_base, parts[i].iov_len);
-        at += parts[i].iov_len;
-    }
+    body->ready = 0;
     rle_status s = rle_conn_send_body(conn, f, body);
+    for (int i = 0; s == RLE_OK && i < count; i++) {
+        const uint8_t *from = parts[i].iov_base;
+        for (size_t left = parts[i].iov_len; left;) {
+            size_t n = RLE_CHUNK_SIZE - body->ready % RLE_CHUNK_SIZE;
+            if (n > left) n = left;
+            memcpy(body->data + body->ready, from, n);
+            body->ready += n;
+            from += n;
+            left -= n;
+            if (body->ready % RLE_CHUNK_SIZE == 0) rle_conn_flush(conn);
+        }
+    }
+    rle_conn_flush(conn);
     rle_body_release(body);
     return s;
 }

@@ -46,6 +46,7 @@ enum {
     RLE_CONTROL_MAX = 64 << 10,    /* payload of a control frame */
     RLE_SCRATCH_SIZE = 256 << 10,
     RLE_SCRATCH_MIN_READ = 16 << 10,
+    RLE_READ_AHEAD = 32 << 10,     /* of what comes next: a long body is better read in place */
     RLE_OUT_HARD = 64 << 20,       /* bytes that may wait for one peer */
     RLE_OUT_SOFT = 8 << 20,        /* for RLE_OUT_PATIENCE */
     RLE_OUT_LOW = 64 << 10,        /* below it the next chunk is begun */
@@ -119,7 +120,7 @@ typedef struct rle_poll rle_poll;
 /* Bytes that one message or several are made of. Counted under the loop's lock. */
 typedef struct rle_body {
     unsigned refs;
-    size_t size;
+    size_t size, ready; /* ready: so many of them are there yet */
     uint8_t *data;
     void *block; /* that they lie in; owned */
     rle_publication *home; /* that may use it again, or NULL */
