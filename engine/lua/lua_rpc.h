@@ -1,6 +1,7 @@
 /* lua_rpc.h - what the files that bind remote calls share.
  *
- *   lua_rpc.c         init, shutdown, what is known about workers
+ *   lua_rpc.c         init, shutdown
+ *   lua_rpc_workers.c what is known about workers
  *   lua_rpc_values.c  Lua values to bytes and back
  *   lua_rpc_run.c     coroutines of handlers and spawned functions
  *   lua_rpc_wait.c    waiting: suspending a coroutine, or turning the loop
@@ -136,7 +137,8 @@ int64_t rle_lua_wait_deadline(lua_State *L, int arg);
 /* Push a userdata that takes the reference over. `values`: stack index of the table that
  * holds a local future's results, or 0. */
 void rle_lua_push_future(lua_State *L, rle_future *f, int values);
-extern const luaL_Reg rle_lua_rpc_call_functions[], rle_lua_rpc_future_functions[];
+extern const luaL_Reg rle_lua_rpc_worker_functions[], rle_lua_rpc_call_functions[],
+    rle_lua_rpc_future_functions[];
 /* The metatables; futures add `future_methods` to the table on top. */
 void rle_lua_rpc_open_call(lua_State *L);
 void rle_lua_rpc_open_future(lua_State *L);

@@ -237,7 +237,7 @@ void rle_conn_flush(rle_conn *conn)
 
 rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
 {
-    if (conn->state == RLE_CONN_DEAD) return RLE_OK;
+    if (conn->state == RLE_CONN_DEAD || conn->deaf) return RLE_OK;
     rle_out_message *m = rle_malloc(sizeof *m);
     if (!m) return rle_oom(sizeof *m, "message to send");
     f->body = body->size;

@@ -15,6 +15,7 @@
  *   wait.c        those who wait for them
  *   server.c      calls we serve
  *   remote_ref.c  who holds which of our objects
+ * What workers that come and go need is declared in joining.h.
  *   dump.c        all of it as text
  *   publish.c     versions of weights for many workers
  *   follow.c      those of others
@@ -472,68 +473,6 @@ void rle_conn_placed(rle_conn *conn, rle_placed *placed);
 void rle_placed_free(rle_rpc *rpc, rle_placed *placed); /* NULL is fine */
 const char *rle_conn_name(const rle_conn *conn); /* of the worker, or the address */
 
-/* ---- handshake.c ---- */
-
-void rle_handshake_begin(rle_conn *conn); /* the socket is connected */
-/* HELLO, HELLO_ACK, AUTH, ERROR before the connection is open. */
-void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
-void rle_handshake_free(rle_conn *conn);
-/* Too many refusals came from there: do not even listen. */
-bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address);
-/* The initiator's end of it: the message is rle_message(). */
-void rle_handshake_give_up(rle_conn *conn, rle_status code);
-void rle_handshake_late(rle_timer *t); /* of rle_handshake.timer: it took too long */
-
-/* Acceptor: its proof is good. Let it in, unless its name is taken. */
-void rle_handshake_admit(rle_conn *conn);
-/* Tell the other side why not, and close. The message is rle_message(). */
-void rle_handshake_refuse(rle_conn *conn, rle_status code);
-
-/* ---- replace.c ---- */
-
-/* The worker's name is taken by `old`. Same process: `old` is closed; true. Another one:
- * `old` is asked whether it lives, and until that is known `conn` waits; false. */
-bool rle_replace(rle_conn *conn, rle_conn *old);
-void rle_contest_answered(rle_conn *old, uint64_t number); /* by a PONG */
-/* The old connection is gone: whoever waits for its name goes on. */
-void rle_contest_settle(rle_peer *peer);
-void rle_contest_leave(rle_handshake *h); /* it waits no more; or never did */
-
-/* ---- listen.c ---- */
-
-void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */
-
-/* Begin to connect. `result` or `peer`, may be NULL: who is told what becomes of it. */
-rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
-                             rle_connect_result *result, rle_peer *peer, rle_conn **out);
-/* Connect on our own account to a worker whose address is known. */
-void rle_peer_open(rle_peer *peer);
-
-/* ---- link.c ---- */
-
-/* For a connection that is about to be made; NULL: none is wanted, or (*s) no memory. */
-rle_link *rle_link_new(rle_rpc *rpc, const rle_address *to, rle_status *s);
-/* The connection stands. NULL is fine. */
-void rle_link_attach(rle_link *link, rle_peer *peer);
-void rle_link_free(rle_link *link); /* NULL is fine */
-/* Its worker is being looked for. */
-bool rle_link_seeks(const rle_peer *peer);
-/* It will be, when `conn` is lost now. */
-bool rle_link_keeps(const rle_conn *conn);
-void rle_link_lost(rle_peer *peer);   /* begin to look for it */
-void rle_link_joined(rle_peer *peer); /* it is here, whoever made the connection */
-/* A connection made for it has failed; it is tried again later. */
-void rle_link_missed(rle_peer *peer);
-/* It answered that it will not have us: the message is rle_message(). */
-void rle_link_refused(rle_peer *peer, rle_status code);
-void rle_link_end_all(rle_rpc *rpc); /* nobody is looked for any more */
-
-/* ---- lost.c ---- */
-
-/* The open connection of a worker is over: its calls fail, its references are given back.
- */
-void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet);
-
 /* ---- dispatch.c ---- */
 
 /* The header says that a frame comes: may it? RLE_OK, or the reason to close. */
@@ -638,5 +577,7 @@ rle_status rle_follower_answered(rle_follower *fo, const rle_frame *f, rle_msg *
 void rle_followers_empty_trash(rle_rpc *rpc);
 void rle_followers_conn_closed(rle_conn *conn);
 void rle_followers_free_all(rle_rpc *rpc);
+
+#include "rpc/joining.h"
 
 #endif
