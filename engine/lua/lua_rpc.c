@@ -1,5 +1,5 @@
 /* lua_rpc.c - rpc.init and rpc.shutdown. One worker a process. */
-#include "lua/lua_rpc.h"
+#include "lua/lua_rpc_batch.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -55,6 +55,7 @@ static void tear_down(lua_State *L)
     if (s->result) rle_future_release(s->rpc, s->result);
     s->result = NULL;
     rle_lua_rpc_drop_handlers(L);
+    rle_lua_batch_drop_all(L);
     rle_rpc_free(s->rpc);
     rle_encoder_fini(&s->encoder);
     s->rpc = NULL;
@@ -409,6 +410,8 @@ void rle_lua_open_rpc(lua_State *L)
     rle_lua_setfuncs(L, rle_lua_rpc_run_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_future_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_wait_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_batch_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_flush_functions);
     rle_lua_rpc_open_call(L);
     rle_lua_rpc_open_future(L);
 }

@@ -8,19 +8,18 @@
  *   lua_rpc_call.c    targets (a worker, or an object of one), calls
  *   lua_rpc_future.c  futures
  *   lua_rpc_error.c   error objects to bytes and back
+ *   lua_rpc_batch.h   batched functions: calls of many workers, answered together
  *   lua/rlengine/rpc.lua and rpc/ have the rest: classes, what is exported, proxies.
  *
  * How a call runs
  *   rpc.lua:  return take(sync(target, method, timeout, ...))
- *   sync() encodes and sends, then waits. In a handler's coroutine it yields; the scheduler
- *   (step) resumes it when the future is over. Anywhere else it runs the loop itself, and
- *   with it whatever else is ready, until the future is over. take() decodes the result or
- *   raises the error, in the coroutine that asked.
- *   A handler is a coroutine from a pool that runs
- *     return reply(dispatch(args()))
- *   where args() decodes, dispatch (rpc.lua) finds what is exported under that name, and
- *   reply() encodes. Everything that may raise so runs inside a coroutine, whose end the
- *   scheduler sees.
+ *   sync() encodes and sends, then waits. In a handler's coroutine it yields; the
+ * scheduler (step) resumes it when the future is over. Anywhere else it runs the loop
+ * itself, and with it whatever else is ready, until the future is over. take() decodes
+ * the result or raises the error, in the coroutine that asked. A handler is a coroutine
+ * from a pool that runs return reply(dispatch(args())) where args() decodes, dispatch
+ * (rpc.lua) finds what is exported under that name, and reply() encodes. Everything that
+ * may raise so runs inside a coroutine, whose end the scheduler sees.
  *
  * Only the thread of the Lua state comes here. */
 #ifndef RLE_LUA_RPC_H
@@ -33,13 +32,16 @@
 enum { RLE_LUA_RPC_DEPTH = 30 }; /* waits inside each other outside of handlers */
 
 typedef struct rle_lua_handler rle_lua_handler;
+struct rle_lua_flush;
 
-/* A coroutine that the scheduler runs: it serves a call, or a function spawned here. */
+/* A coroutine that the scheduler runs: it serves a call or a batch of them, or is a
+ * function spawned here. */
 struct rle_lua_handler {
     lua_State *co;
     int co_ref;          /* in the registry */
     rle_context *ctx;    /* of the coroutine; it lives as long as that */
     rle_incoming *in;    /* being served; NULL when spawned */
+    struct rle_lua_flush *flush; /* a batch being served */
     rle_incoming_info info;
     rle_decoder decoder;
     rle_future *future;  /* waited for by sync(), until take() */
@@ -84,16 +86,18 @@ rle_lua_rpc *rle_lua_rpc_check(lua_State *L);
 
 /* What rpc.lua hands over (core.rpc.hooks), and a C function that is pushed often. */
 typedef enum {
-    RLE_HOOK_DISPATCH,  /* function(construct, object, method, caller, ...) */
-    RLE_HOOK_ENTRY,     /* body of a handler's coroutine */
-    RLE_HOOK_SPAWN,     /* body of a spawned coroutine */
-    RLE_HOOK_MAKE_REF,  /* function(kind, object, class, owner, ticket, addresses) */
-    RLE_HOOK_DROPPED,   /* function(object) */
-    RLE_HOOK_INT64,     /* function(high, low, unsigned) -> int64 */
+    RLE_HOOK_DISPATCH,   /* function(construct, object, method, caller, ...) */
+    RLE_HOOK_ENTRY,      /* body of a handler's coroutine */
+    RLE_HOOK_SPAWN,      /* body of a spawned coroutine */
+    RLE_HOOK_MAKE_REF,   /* function(kind, object, class, owner, ticket, addresses) */
+    RLE_HOOK_DROPPED,    /* function(object) */
+    RLE_HOOK_INT64,      /* function(high, low, unsigned) -> int64 */
     RLE_HOOK_INT64_KIND, /* function(cdata) -> 1 signed, 2 unsigned, nil */
-    RLE_HOOK_REF_META,  /* metatable of references */
-    RLE_HOOK_SPENT,     /* empty list, for the encoder */
-    RLE_HOOK_RUN,       /* run_until_ready */
+    RLE_HOOK_REF_META,   /* metatable of references */
+    RLE_HOOK_SPENT,      /* empty list, for the encoder */
+    RLE_HOOK_BATCH_FIND, /* function(object, method, caller) -> table, if it is batched */
+    RLE_HOOK_BATCH_ENTRY, /* body of a flush's coroutine */
+    RLE_HOOK_RUN,         /* run_until_ready */
     RLE_HOOK_COUNT
 } rle_lua_hook;
 extern int rle_lua_hook_ref[RLE_HOOK_COUNT]; /* in the registry */
@@ -174,8 +178,16 @@ static inline rle_lua_handler *rle_lua_handler_of(lua_State *L)
     rle_lua_handler *h = rle_lua_rpc_state.current;
     return h && h->co == L ? h : NULL;
 }
-/* Do what is ready, one thing at a time, or turn the loop when there is nothing: waiting for
- * something to happen unless a coroutine can go on. True when the loop was turned. */
+/* One that is not in use, or NULL when memory ran out; then run: its coroutine begins
+ * with the function of that hook. */
+rle_lua_handler *rle_lua_handler_take(lua_State *L);
+void rle_lua_handler_run(lua_State *L, rle_lua_handler *h, rle_lua_hook entry);
+/* First thing a handler's coroutine does: modes at their defaults, its deadline, and,
+ * unless `stream` is NULL, the random stream of that name. */
+void rle_lua_handler_context(lua_State *L, const char *stream, uint64_t counter);
+uint64_t rle_lua_stream_of(const char *name); /* number of a random stream */
+/* Do what is ready, one thing at a time, or turn the loop when there is nothing: waiting
+ * for something to happen unless a coroutine can go on. True when the loop was turned. */
 bool rle_lua_rpc_step(lua_State *L);
 /* Free every coroutine; those that wait are abandoned. */
 void rle_lua_rpc_drop_handlers(lua_State *L);

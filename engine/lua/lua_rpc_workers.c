@@ -1,6 +1,6 @@
 /* lua_rpc_workers.c - what is known about this worker and others: who they are, where, whether
  * they are there, what they hold. */
-#include "lua/lua_rpc.h"
+#include "lua/lua_rpc_batch.h"
 
 static int rpc_name(lua_State *L)
 {
@@ -152,6 +152,7 @@ static int rpc_counters(lua_State *L)
     set_count(L, "objects", (uint64_t)c.exported_objects);
     set_count(L, "timers", (uint64_t)c.timers);
     set_count(L, "coroutines", (uint64_t)s->pooled);
+    rle_lua_batch_counters(L, &c);
     return 1;
 }
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "rpc/rpc_internal.h"
+#include "rpc/batch_internal.h"
 
 void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
 {
@@ -60,6 +60,7 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
                            " was sent (outcome: not executed)");
     }
     while (conn->incoming) rle_incoming_orphan(conn->incoming);
+    rle_batches_peer_lost(peer);
     size_t released = rle_export_release_all(conn);
     if (!quiet && conn->going_away && !failed)
         rle_log(RLE_LOG_DEBUG, "worker \"%s\" left", peer->name);

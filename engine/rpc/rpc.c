@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "rpc/rpc_internal.h"
+#include "rpc/batch_internal.h"
 
 #define BREATH (RLE_SECONDS / 100)
 
@@ -292,6 +292,7 @@ static void before_turn(void *self)
     if (rpc->dead) rle_conn_free_dead(rpc);
     if (rpc->borrowed_count) rle_message_settle(rpc);
     if (rpc->turns) rle_server_arm_expiry(rpc);
+    if (rpc->unarmed) rle_batches_arm(rpc);
 }
 
 static unsigned work(rle_rpc *rpc)
@@ -299,7 +300,7 @@ static unsigned work(rle_rpc *rpc)
     return (rpc->ready ? RLE_WORK_READY : 0) | (rpc->cancelled ? RLE_WORK_CANCELLED : 0) |
            (rle_rpc_can_start(rpc) ? RLE_WORK_CALL : 0) |
            (rpc->dropped_count ? RLE_WORK_DROPPED : 0) |
-           (rpc->placements ? RLE_WORK_PLACE : 0);
+           (rpc->placements ? RLE_WORK_PLACE : 0) | (rpc->due ? RLE_WORK_BATCH : 0);
 }
 
 static void turn(rle_rpc *rpc, bool block)
@@ -380,6 +381,7 @@ void rle_rpc_stop(rle_rpc *rpc)
         rpc->stopping = true;
         rle_link_end_all(rpc);
         rle_rpc_refuse_queued(rpc);
+        rle_batches_stop(rpc);
         for (rle_conn *conn = rpc->conns, *next; conn; conn = next) {
             next = conn->next;
             if (conn->state == RLE_CONN_OPEN) rle_conn_goaway(conn, RLE_OK);
@@ -470,6 +472,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->token = *options->token;
     rpc->turns_end = &rpc->turns;
     rpc->ready_end = &rpc->ready;
+    rpc->due_end = &rpc->due;
     rle_status s = rle_evloop_init(&rpc->loop);
     if (s != RLE_OK) {
         rle_token_forget(&rpc->token);

@@ -88,7 +88,8 @@ enum {
     RLE_WORK_CANCELLED = 2,
     RLE_WORK_CALL = 4,
     RLE_WORK_DROPPED = 8,
-    RLE_WORK_PLACE = 16
+    RLE_WORK_PLACE = 16,
+    RLE_WORK_BATCH = 32 /* batch.h; after calls, which may belong into it */
 };
 unsigned rle_rpc_turn(rle_rpc *rpc, bool block);
 /* Read and write what is possible now when the loop has not run for 10 ms. Cheap. */
@@ -157,8 +158,11 @@ size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max);
 /* Changes with every worker that comes or goes. */
 uint64_t rle_rpc_membership(rle_rpc *rpc);
 
+enum { RLE_BATCH_REASONS = 4 }; /* as in batch.h */
+
 typedef struct rle_rpc_counters {
     uint64_t calls_made, calls_served, late_results, expired_unstarted, refused_peers;
+    uint64_t batches, batch_calls, batch_rows, batch_reasons[RLE_BATCH_REASONS];
     size_t live_futures, live_incoming, exported_objects, timers;
 } rle_rpc_counters;
 /* Since the start, and live ones now. */
@@ -191,6 +195,9 @@ void rle_msg_decoder(const rle_msg *m, rle_decoder *d);
 
 typedef struct rle_placement {
     uint64_t serial; /* of the message */
+    bool is_call;    /* of another worker; else a result */
+    rle_call_head head;
+    rle_peer *caller;
     int count;
     rle_wire_tensor tensor[RLE_WIRE_TENSORS]; /* dtype, shape and size are set */
 } rle_placement;
@@ -339,6 +346,8 @@ typedef struct rle_incoming_info {
  * served waits for another worker: else two workers at their bounds would wait for each
  * other. *decoder stands at the arguments. */
 rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decoder *decoder);
+/* Its arguments once more: they may have moved when the loop was turned. */
+void rle_incoming_decoder(rle_rpc *rpc, rle_incoming *in, rle_decoder *decoder);
 /* Arguments have been read. */
 void rle_incoming_read(rle_rpc *rpc, rle_incoming *in);
 /* The handler waits for another worker, or no longer. */

@@ -14,6 +14,7 @@
  *   future.c      their results
  *   wait.c        those who wait for them
  *   server.c      calls we serve
+ *   batch.c       calls we serve together (batch_internal.h)
  *   remote_ref.c  who holds which of our objects
  * What workers that come and go need is declared in joining.h.
  *   dump.c        all of it as text
@@ -63,6 +64,8 @@ enum {
 #define RLE_DEADLINE_GRACE (40 * RLE_SECONDS / 1000)
 
 typedef struct rle_conn rle_conn;
+typedef struct rle_batch rle_batch;
+typedef struct rle_batch_caller rle_batch_caller;
 typedef struct rle_link rle_link;
 typedef struct rle_handshake rle_handshake;
 
@@ -97,6 +100,7 @@ struct rle_peer {
     rle_future **held_end;
     size_t held_count, held_nested;
     char lost_reason[96]; /* of the last connection */
+    rle_batch_caller *batches; /* that it calls */
 };
 
 /* ---- connections ---- */
@@ -301,6 +305,8 @@ struct rle_incoming {
     rle_msg message;
     rle_timer timer;
     void *owner;
+    rle_batch *batch; /* it waits in, at */
+    size_t batch_slot;
 };
 
 typedef enum { RLE_TRASH_REF, RLE_TRASH_EXPORT } rle_trash_kind;
@@ -379,6 +385,9 @@ struct rle_rpc {
     rle_incoming *cancelled;          /* started ones, to be told to their handler */
 
     rle_waiter *ready, **ready_end;
+
+    rle_batch *batches, *unarmed; /* all; those whose timer the next turn arms */
+    rle_batch *due, **due_end;
 
     rle_map exports; /* object -> rle_export */
     uint64_t next_object;
