@@ -91,36 +91,7 @@ static const char *const init_options[] = {
     "name",         "listen",          "connect",     "token",      "token_fd",
     "token_file",   "max_concurrent",  "max_calls",   "heartbeat",  "timeout",
     "call_timeout", "connect_timeout", "max_message", "allow_uids", "insecure_network",
-    "busy_after",   "reconnect_for",   NULL};
-
-static void read_token(lua_State *L, rle_token *token)
-{
-    int given = 0;
-    static const char *const ways[] = {"token", "token_fd", "token_file"};
-    for (int i = 0; i < 3; i++) {
-        lua_getfield(L, 1, ways[i]);
-        given += !lua_isnil(L, -1);
-        lua_pop(L, 1);
-    }
-    if (given > 1)
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                     "give one of token, token_fd and token_file, not several");
-    const char *bytes = rle_lua_opt_string(L, 1, "token", NULL);
-    const char *file = rle_lua_opt_string(L, 1, "token_file", NULL);
-    int64_t fd = rle_lua_opt_integer(L, 1, "token_fd", -1);
-    if (bytes) {
-        lua_getfield(L, 1, "token");
-        rle_lua_check(L, rle_token_from_bytes(bytes, lua_rawlen(L, -1), "the option token",
-                                              token));
-        lua_pop(L, 1);
-    } else if (file) {
-        rle_lua_check(L, rle_token_from_file(file, token));
-    } else if (fd >= 0) {
-        rle_lua_check(L, rle_token_from_fd((int)fd, token));
-    } else {
-        rle_lua_check(L, rle_token_default(token));
-    }
-}
+    "busy_after",   "reconnect_for",   "tls",         NULL};
 
 static int64_t seconds_option(lua_State *L, const char *key)
 {
@@ -255,8 +226,10 @@ static int rpc_init(lua_State *L)
     }
     lua_pop(L, 1);
     rle_token token;
-    read_token(L, &token);
+    rle_lua_rpc_token(L, &token);
     o.token = &token;
+    rle_tls_options tls;
+    o.tls = rle_lua_rpc_tls(L, 1, &tls);
     rle_rpc *rpc;
     rle_status status = rle_rpc_new(&o, &rpc);
     rle_token_forget(&token);

@@ -147,6 +147,12 @@ extern const luaL_Reg rle_lua_rpc_worker_functions[], rle_lua_rpc_call_functions
 void rle_lua_rpc_open_call(lua_State *L);
 void rle_lua_rpc_open_future(lua_State *L);
 
+/* The token that the options at 1 give, or the default one. Raises. */
+void rle_lua_rpc_token(lua_State *L, rle_token *token);
+/* The option tls of the table at `idx`, read into *out; NULL when there is none. Raises.
+ */
+const rle_tls_options *rle_lua_rpc_tls(lua_State *L, int idx, rle_tls_options *out);
+
 /* ---- values ---- */
 /* Values first..top of L into the encoder. `to`: the worker they are for (references to its
  * own objects go home). Raises; the encoder is then to be reset. False when a reference

@@ -239,6 +239,14 @@ static int count_refusal(rle_rpc *rpc, const rle_address *address)
     return recent;
 }
 
+/* Somebody could not prove who it is. */
+static void log_refusal(rle_conn *conn, const char *why)
+{
+    int recent = count_refusal(conn->rpc, &conn->address);
+    rle_log(RLE_LOG_WARN, "refused %s: %s (%d in the last minute)", conn->address.shown,
+            why, recent);
+}
+
 bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address)
 {
     rle_refusals *r = address->is_unix ? NULL : refusals_of(rpc, address, false);
@@ -378,9 +386,7 @@ static void judge(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
                                   h->ack_len, want);
     bool known = s == RLE_OK && rle_auth_equal(want, got) && f->payload == sizeof got;
     if (!known) {
-        int recent = count_refusal(rpc, &conn->address);
-        rle_log(RLE_LOG_WARN, "refused %s: wrong token (%d in the last minute)",
-                conn->address.shown, recent);
+        log_refusal(conn, "wrong token");
         rle_fail(RLE_UNAUTHENTICATED, "\"%s\" refused the token", rpc->name);
         rle_handshake_refuse(conn, RLE_UNAUTHENTICATED);
         return;
@@ -497,6 +503,46 @@ void rle_handshake_late(rle_timer *t)
         rle_conn_reject(h->conn);
 }
 
+/* Initiator: the first word. */
+static void greet(rle_conn *conn)
+{
+    rle_handshake *h = conn->handshake;
+    rle_status s =
+        send_greeting(conn, RLE_FRAME_HELLO, 0, h->hello, sizeof h->hello, &h->hello_len);
+    if (s != RLE_OK && conn->state != RLE_CONN_DEAD) rle_handshake_give_up(conn, s);
+}
+
+void rle_handshake_broken(rle_conn *conn, rle_status code)
+{
+    char why[512];
+    snprintf(why, sizeof why, "%s", rle_message());
+    if (!conn->initiator && code == RLE_UNAUTHENTICATED) {
+        log_refusal(conn, why);
+        conn->rpc->counters.refused_peers++;
+        rle_conn_close(conn, why, true);
+    } else if (!conn->initiator) {
+        rle_conn_reject(conn);
+    } else {
+        if (code != RLE_UNAUTHENTICATED)
+            rle_fail(code, "connection to %s: %s", conn->address.shown, why);
+        rle_handshake_give_up(conn, code);
+    }
+}
+
+void rle_handshake_secure(rle_conn *conn)
+{
+    bool done;
+    rle_status s = conn->transport.ops->shake(&conn->transport, &done);
+    if (s != RLE_OK) {
+        rle_handshake_broken(conn, s);
+        return;
+    }
+    rle_conn_arm_write(conn, rle_conn_unsent(conn));
+    if (!done) return;
+    conn->state = RLE_CONN_GREETING;
+    if (conn->initiator) greet(conn);
+}
+
 void rle_handshake_begin(rle_conn *conn)
 {
     if (conn->initiator && conn->state == RLE_CONN_CONNECTING) {
@@ -508,7 +554,7 @@ void rle_handshake_begin(rle_conn *conn)
             rle_handshake_give_up(conn, RLE_UNAVAILABLE);
             return;
         }
-        conn->state = RLE_CONN_GREETING;
+        conn->state = conn->transport.ops->shake ? RLE_CONN_SECURING : RLE_CONN_GREETING;
         if (!rle_watch_on(conn->read_watch)) {
             rle_oom(0, "connection");
             rle_handshake_give_up(conn, RLE_RESOURCE_EXHAUSTED);
@@ -521,13 +567,15 @@ void rle_handshake_begin(rle_conn *conn)
         h->timer.fire = rle_handshake_late;
         s = rle_timer_arm(&conn->rpc->loop, &h->timer, rle_now() + RLE_HANDSHAKE_TIME);
     }
-    if (s == RLE_OK && conn->initiator)
-        s = send_greeting(conn, RLE_FRAME_HELLO, 0, h->hello, sizeof h->hello, &h->hello_len);
-    if (s != RLE_OK && conn->state != RLE_CONN_DEAD) {
+    if (s != RLE_OK) {
         if (conn->initiator)
             rle_handshake_give_up(conn, s);
         else
             rle_conn_reject(conn);
+    } else if (conn->initiator && conn->state == RLE_CONN_SECURING) {
+        rle_handshake_secure(conn);
+    } else if (conn->initiator) {
+        greet(conn);
     }
 }
 

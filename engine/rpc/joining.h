@@ -10,6 +10,9 @@
 /* ---- handshake.c ---- */
 
 void rle_handshake_begin(rle_conn *conn); /* the socket is connected */
+void rle_handshake_secure(rle_conn *conn); /* go on with that of the transport */
+/* The transport failed before the connection was open; the message is rle_message(). */
+void rle_handshake_broken(rle_conn *conn, rle_status code);
 /* HELLO, HELLO_ACK, AUTH, ERROR before the connection is open. */
 void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
 void rle_handshake_free(rle_conn *conn);

@@ -114,8 +114,9 @@ rle_status rle_rpc_listen(rle_rpc *rpc, const char *text, char *bound)
         return rle_fail(RLE_INVALID_ARGUMENT, "more than %d addresses to listen on",
                         RLE_LISTEN_MAX);
     int fd;
-    RLE_TRY(rle_listen(&at, rpc->o.insecure_network, &fd, &real));
-    if (!real.is_loopback)
+    bool tls = rle_tls_covers(rpc->tls, &at);
+    RLE_TRY(rle_listen(&at, tls || rpc->o.insecure_network, &fd, &real));
+    if (!real.is_loopback && !tls)
         rle_log(RLE_LOG_WARN,
                 "listening on %s without tls: whoever can read this network can read and change "
                 "what is sent",
@@ -179,7 +180,9 @@ void rle_peer_open(rle_peer *peer)
                 continue;
         }
         if (rle_address_parse(peer->address[i], &to) != RLE_OK ||
-            rle_address_allowed(&to, rpc->o.insecure_network, "connect to") != RLE_OK)
+            rle_address_allowed(&to,
+                                rle_tls_covers(rpc->tls, &to) || rpc->o.insecure_network,
+                                "connect to") != RLE_OK)
             continue;
         rle_connect_begin(rpc, &to, NULL, peer, NULL);
     }
@@ -199,8 +202,9 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
 {
     rle_address to;
     RLE_TRY(rle_address_parse(text, &to));
-    RLE_TRY(rle_address_allowed(&to, rpc->o.insecure_network, "connect to"));
-    if (!to.is_loopback)
+    bool tls = rle_tls_covers(rpc->tls, &to);
+    RLE_TRY(rle_address_allowed(&to, tls || rpc->o.insecure_network, "connect to"));
+    if (!to.is_loopback && !tls)
         rle_log(RLE_LOG_WARN,
                 "connecting to %s without tls: whoever can read this network can read and "
                 "change what is sent",

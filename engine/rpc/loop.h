@@ -111,6 +111,11 @@ static inline bool rle_watch_off(rle_watch *w)
 {
     return event_del(w) == 0;
 }
+/* As if it were readable now: told in the next turn. */
+static inline void rle_watch_ring(rle_watch *w)
+{
+    event_active(w, EV_READ, 0);
+}
 static inline void rle_watch_free(rle_watch *w) /* NULL is fine */
 {
     if (w) event_free(w);

@@ -194,12 +194,17 @@ static void write_failed(rle_conn *conn)
     if (errno == EPIPE || errno == ECONNRESET)
         nobody_reads(conn);
     else
-        rle_conn_close(conn, strerror(errno), false);
+        rle_conn_broken(conn, errno);
 }
 
 void rle_conn_flush(rle_conn *conn)
 {
     if (conn->state == RLE_CONN_DEAD || conn->state == RLE_CONN_CONNECTING) return;
+    if (rle_conn_unsent(conn) &&
+        conn->transport.ops->writev(&conn->transport, NULL, 0) < 0 && errno != EAGAIN) {
+        write_failed(conn);
+        return;
+    }
     /* A peer that reads as fast as we write must not keep us from the others. */
     for (size_t put = 0; put < RLE_OUT_BURST;) {
         const rle_out_message *m = conn->chunk ? NULL : conn->long_first;
@@ -232,7 +237,7 @@ void rle_conn_flush(rle_conn *conn)
         conn->out_begin = conn->out_end = 0;
     }
     if (waiting <= RLE_OUT_SOFT) conn->out_over_since = 0;
-    rle_conn_arm_write(conn, more);
+    rle_conn_arm_write(conn, more || rle_conn_unsent(conn));
 }
 
 rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
@@ -352,7 +357,10 @@ rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts
         }
         done = put > 0 ? (size_t)put : 0;
         conn->bytes_out += done;
-        if (done == size + RLE_FRAME_HEADER) return RLE_OK;
+        if (done == size + RLE_FRAME_HEADER) {
+            if (rle_conn_unsent(conn)) rle_conn_arm_write(conn, true);
+            return RLE_OK;
+        }
     }
     if (out_waiting(conn) + size > RLE_OUT_HARD) {
         char reason[64];

@@ -289,6 +289,7 @@ static void before_turn(void *self)
     rle_rpc *rpc = self;
     rpc->turn_at = 0;
     if (rpc->dirty) rle_conn_flush_dirty(rpc);
+    if (rpc->unread) rle_conn_read_held(rpc);
     if (rpc->dead) rle_conn_free_dead(rpc);
     if (rpc->borrowed_count) rle_message_settle(rpc);
     if (rpc->turns) rle_server_arm_expiry(rpc);
@@ -493,6 +494,9 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     if (!rpc->scratch || !rpc->borrowed || (!options->no_guard && !rpc->guard_scratch) ||
         (options->allow_uid_count && !rpc->allow_uids) || !rle_peer_get(rpc, rpc->name))
         s = rle_oom(RLE_SCRATCH_SIZE, "rpc");
+    rpc->o.tls = NULL; /* the caller's */
+    if (s == RLE_OK && options->tls)
+        s = rle_tls_new(options->tls, &rpc->token, &rpc->tls);
     while (s == RLE_OK && !rpc->incarnation)
         s = rle_random_bytes(&rpc->incarnation, sizeof rpc->incarnation);
     rpc->random = options->random_seed;
@@ -543,7 +547,7 @@ void rle_rpc_free(rle_rpc *rpc)
         rle_watch_free(l->watch);
         rle_unlisten(l->fd, &l->address);
     }
-    rpc->dirty = NULL;
+    rpc->dirty = rpc->unread = NULL;
     rle_conn_free_dead(rpc);
     while (rpc->tickets) {
         rle_ticket *t = rpc->tickets;
@@ -573,6 +577,7 @@ void rle_rpc_free(rle_rpc *rpc)
     rle_free(rpc->scratch);
     rle_free(rpc->guard_scratch);
     rle_free(rpc->allow_uids);
+    rle_tls_free(rpc->tls);
     rle_token_forget(&rpc->token);
     rle_free(rpc);
 }

@@ -26,6 +26,7 @@
 #include "rpc/auth.h"
 #include "rpc/codec.h"
 #include "rpc/timer.h"
+#include "rpc/tls.h"
 
 typedef struct rle_rpc rle_rpc;
 typedef struct rle_peer rle_peer;         /* another worker, known by name */
@@ -45,6 +46,7 @@ typedef struct rle_rpc_options {
     int64_t peer_timeout;      /* a peer silent for so long is gone; 0 = 10 s */
     int64_t call_timeout;      /* deadline of calls that give none; 0 = 60 s */
     uint64_t max_message;      /* bytes we accept; 0 = 64 MiB */
+    const rle_tls_options *tls; /* for connections over TCP; NULL = none */
     bool insecure_network;     /* listen and connect beyond this machine without TLS */
     const uid_t *allow_uids;   /* users besides our own at Unix sockets */
     int allow_uid_count;

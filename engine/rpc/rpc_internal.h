@@ -37,6 +37,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "rpc/handshake.h"
 #include "rpc/loop.h"
 #include "rpc/map.h"
 #include "rpc/rpc.h"
@@ -67,7 +68,6 @@ typedef struct rle_conn rle_conn;
 typedef struct rle_batch rle_batch;
 typedef struct rle_batch_caller rle_batch_caller;
 typedef struct rle_link rle_link;
-typedef struct rle_handshake rle_handshake;
 
 /* ---- messages ---- */
 
@@ -107,6 +107,7 @@ struct rle_peer {
 
 typedef enum {
     RLE_CONN_CONNECTING, /* waits for the socket */
+    RLE_CONN_SECURING,   /* the transport shakes hands */
     RLE_CONN_GREETING,   /* HELLO sent or awaited */
     RLE_CONN_PROVING,    /* AUTH sent or awaited */
     RLE_CONN_OPEN,
@@ -151,32 +152,6 @@ typedef struct rle_in_message {
     uint64_t serial;
     rle_follower *follower; /* whose block `body` is, or NULL */
 } rle_in_message;
-
-typedef struct rle_greeting {
-    uint16_t min_version, max_version;
-    uint32_t dtypes, features, heartbeat_ms, timeout_ms, max_frame, pid;
-    uint64_t max_message, incarnation;
-    uint8_t nonce[RLE_NONCE_SIZE];
-    char name[RLE_NAME_MAX + 1];
-    int addresses;
-    char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
-} rle_greeting;
-
-/* What is needed only until the connection is open. */
-struct rle_handshake {
-    rle_timer timer;
-    rle_greeting mine, theirs;
-    uint8_t hello[1024], ack[1024]; /* payloads as they crossed */
-    size_t hello_len, ack_len;
-    rle_rpc *rpc;
-    rle_conn *conn;
-    size_t received;
-    uint32_t credit; /* given with their proof */
-    uint64_t
-        contest; /* replace.c: what the ping of the old connection carries; 0: none */
-    rle_peer *contested;
-    rle_handshake *contest_next, **contest_at; /* in contested->contenders */
-};
 
 /* Where the result of rle_rpc_connect goes; on that function's stack. */
 typedef struct rle_connect_result {
@@ -227,9 +202,10 @@ struct rle_conn {
     rle_out_message *chunk; /* of which a piece is being written, or NULL */
     size_t chunk_left;      /* bytes of that piece */
     size_t out_before;      /* bytes of `out` that go before it */
-    rle_conn *dirty_next;
+    rle_conn *dirty_next, *unread_next;
     bool dirty;             /* in rpc->dirty: something was queued with `later` */
     bool deaf;              /* nobody reads what we write; the end is still to be read */
+    bool unread;            /* in rpc->unread: the transport may hold bytes back */
     int64_t out_over_since; /* when more than RLE_OUT_SOFT began to wait; 0 = not */
     uint64_t out_seen;      /* bytes_out at `out_still`: something waits since, and none goes */
     int64_t out_still;
@@ -329,20 +305,12 @@ typedef struct rle_ticket {
     int64_t expires;
 } rle_ticket;
 
-typedef struct rle_refusals {
-    rle_address address;
-    int64_t times[10]; /* of the last ones, a ring */
-    int count, next;
-    int64_t banned_until;
-} rle_refusals;
-
-enum { RLE_REFUSAL_ADDRESSES = 64, RLE_REFUSALS_A_MINUTE = 10 };
-
 struct rle_rpc {
     rle_evloop loop;
     rle_rpc_options o;
     char name[RLE_NAME_MAX + 1];
     rle_token token;
+    rle_tls *tls; /* NULL = none */
     uid_t *allow_uids;
     uint64_t incarnation;
 
@@ -360,7 +328,7 @@ struct rle_rpc {
     bool crowded;     /* too many of them: nothing is accepted */
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
 
-    rle_conn *conns, *dead, *dirty;
+    rle_conn *conns, *dead, *dirty, *unread;
     uint64_t sessions; /* connections that were opened, ever */
     rle_link *links;
     uint64_t random; /* state of rle_link's pauses */
@@ -463,6 +431,8 @@ void rle_out_message_free(rle_out_message *m); /* NULL is fine */
 void rle_conn_flush_dirty(rle_rpc *rpc);
 /* An error; `f` needs what it needs there. */
 void rle_conn_send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e);
+/* Read in this turn what transports held back in the last one. */
+void rle_conn_read_held(rle_rpc *rpc);
 /* A frame without body. */
 void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t arg,
                       uint32_t credit);
@@ -472,6 +442,13 @@ void rle_conn_drop_output(rle_conn *conn); /* whatever waits to be written */
 void rle_conn_flush(rle_conn *conn);
 /* Hear, or do not, when the socket has room. */
 void rle_conn_arm_write(rle_conn *conn, bool on);
+static inline bool rle_conn_unsent(const rle_conn *conn)
+{
+    const rle_transport *t = &conn->transport;
+    return t->ops->unsent && t->ops->unsent(t);
+}
+/* A read or write failed with errno `why`. */
+void rle_conn_broken(rle_conn *conn, int why);
 /* Close because of what the other side did; logged. The message is rle_message(). */
 void rle_conn_reject(rle_conn *conn);
 /* Close; `reason` ("end of stream") goes into messages and, unless `quiet`, the log. */

@@ -95,7 +95,7 @@ rle_status rle_address_parse(const char *text, rle_address *out)
     if (strstr(rest, "://")) return bad_address(text, "unknown kind");
     const char *colon = strrchr(rest, ':');
     if (!colon) return bad_address(text, "the port is missing");
-    char host[256];
+    char host[RLE_ADDRESS_MAX];
     size_t n = (size_t)(colon - rest);
     if (n == 0) return bad_address(text, "the host is missing");
     if (n >= sizeof host) return bad_address(text, "the host's name is too long");
@@ -124,6 +124,7 @@ rle_status rle_address_parse(const char *text, rle_address *out)
         return bad_address(text, why);
     }
     rle_address_from_sockaddr(found->ai_addr, found->ai_addrlen, out);
+    memcpy(out->host, host, strlen(host) + 1);
     freeaddrinfo(found);
     return RLE_OK;
 }

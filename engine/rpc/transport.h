@@ -24,6 +24,17 @@ typedef struct rle_transport_ops {
     ssize_t (*writev)(rle_transport *t, const struct iovec *iov, int n);
     /* Give the descriptor back; `t` is not used again. */
     void (*close)(rle_transport *t);
+
+    /* Only of fillings that shake hands; NULL elsewhere. */
+
+    /* Go on with it as far as what came allows. On failure the message says why. */
+    rle_status (*shake)(rle_transport *t, bool *done);
+    /* The last read may have left something behind, while the descriptor stays silent. */
+    bool (*pending)(const rle_transport *t);
+    /* What writev took waits for room in the socket. writev of no blocks moves it on. */
+    bool (*unsent)(const rle_transport *t);
+    /* After an errno of EPROTO: what was wrong; sets the message, too. */
+    rle_status (*failure)(const rle_transport *t);
 } rle_transport_ops;
 
 struct rle_transport {
@@ -39,6 +50,8 @@ extern const rle_transport_ops rle_socket_transport;
 typedef struct rle_address {
     char text[RLE_ADDRESS_MAX]; /* as a user writes it: unix:/path, tcp://127.0.0.1:29500 */
     char shown[RLE_ADDRESS_MAX]; /* in messages: unix:/path, 127.0.0.1:29500 */
+    char host[RLE_ADDRESS_MAX]; /* as the user wrote it, a name or a number; "" for a path
+                                 */
     bool is_unix, is_loopback;
     struct sockaddr_storage sa;
     socklen_t len;

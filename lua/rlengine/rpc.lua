@@ -146,8 +146,11 @@ rpc._without_threads = without_threads
 --   calls that give none; heartbeat (3 s), timeout (10 s): a worker silent for so long is
 --   given up; connect_timeout (10 s); reconnect_for (60 s; 0: not at all): a worker that this
 --   one connected to and lost is looked for, and calls to it wait; max_message (64 MiB): bytes
---   accepted; insecure_network: listen or connect beyond this machine without TLS; allow_uids:
---   other users at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
+--   accepted; tls: encrypts TCP connections, "psk" with a key made from the token, or
+--   {cert = file, key = file, ca = file, name =}: certificates of both sides, in PEM; name: what
+--   those of workers we connect to must name (default: the host of the address);
+--   insecure_network: listen or connect beyond this machine without TLS; allow_uids: other
+--   users at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
 --   worker_threads, num_worker_threads, io_threads: accepted and not used, calls need none
 -- @return the addresses it listens on
 function rpc.init(given)
