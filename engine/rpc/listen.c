@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/context.h"
@@ -41,13 +42,34 @@ static void stop_listening(struct rle_listener *listener)
     rle_watch_off(listener->watch);
 }
 
+/* Those who wait are in the kernel's queue; said once, until none of them waits any more.
+ */
 static void pause_accepting(struct rle_listener *listener, const char *why)
 {
     rle_rpc *rpc = listener->rpc;
-    if (!rpc->accept_timer.place) rle_log(RLE_LOG_WARN, "accepting paused: %s", why);
+    if (!rpc->short_of) rle_log(RLE_LOG_WARN, "accepting paused: %s", why);
+    if (!rpc->short_of) rpc->short_of = listener;
     stop_listening(listener);
     rpc->accept_timer.fire = accept_again;
     rle_timer_arm(&rpc->loop, &rpc->accept_timer, rle_now() + ACCEPT_PAUSE);
+}
+
+/* accept(2) failed. */
+static void accept_failed(struct rle_listener *listener, int why)
+{
+    rle_rpc *rpc = listener->rpc;
+    char text[96];
+    struct rlimit limit;
+    if (why == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        unsigned long long most = limit.rlim_cur;
+        snprintf(text, sizeof text, "%llu of %llu file descriptors in use", most, most);
+        pause_accepting(listener, text);
+    } else if (why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM) {
+        pause_accepting(listener, strerror(why));
+    } else if (why == EAGAIN && rpc->short_of == listener) {
+        rpc->short_of = NULL;
+        rle_log(RLE_LOG_INFO, "accepting again");
+    } /* or a connection that is gone already */
 }
 
 static bool user_allowed(rle_rpc *rpc, uid_t uid)
@@ -88,9 +110,8 @@ static void listener_readable(evutil_socket_t fd, short what, void *arg)
         rle_address from;
         int got = rle_accept(fd, &from);
         if (got < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-                pause_accepting(listener, strerror(errno));
-            return; /* EAGAIN, or a connection that is gone already */
+            accept_failed(listener, errno);
+            return;
         }
         if (from.is_unix) from = listener->address;
         if (!admit(rpc, got, &from)) {

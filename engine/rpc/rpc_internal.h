@@ -326,6 +326,7 @@ struct rle_rpc {
     uint64_t contests; /* so far */
     size_t half_open; /* connections that are not open yet */
     bool crowded;     /* too many of them: nothing is accepted */
+    struct rle_listener *short_of; /* descriptors or memory: where somebody waits */
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
 
     rle_conn *conns, *dead, *dirty, *unread;
