@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -14,6 +15,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum {
@@ -299,6 +302,36 @@ static void *guard_main(void *arg)
 
 /* ---- life ---- */
 
+static void event_says(int severity, const char *line)
+{
+    (void)severity; /* whoever called it reports what failed */
+    rle_log(RLE_LOG_DEBUG, "libevent: %s", line);
+}
+
+/* libevent's memory fails when tests order it, and it prints nothing by itself. */
+static void tame_libevent(void)
+{
+    event_set_log_callback(event_says);
+    event_set_mem_functions(rle_malloc_for_others, rle_realloc_for_others, free);
+}
+
+/* The base, or NULL; errno tells why. */
+static struct event_base *make_base(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, tame_libevent);
+    errno = ENOMEM; /* where it does not say */
+    return rle_fault_io(EMFILE) ? NULL : event_base_new();
+}
+
+static int fd_or_fault(int fd)
+{
+    if (fd < 0 || !rle_fault_io(EMFILE)) return fd;
+    close(fd);
+    errno = EMFILE;
+    return -1;
+}
+
 rle_status rle_evloop_init(rle_evloop *l)
 {
     memset(l, 0, sizeof *l);
@@ -311,9 +344,12 @@ rle_status rle_evloop_init(rle_evloop *l)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&l->guard_wake, &attr);
     pthread_condattr_destroy(&attr);
-    l->base = event_base_new();
-    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    l->alarm_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    l->base = make_base();
+    l->wake_fd = l->base ? fd_or_fault(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) : -1;
+    l->alarm_fd =
+        l->wake_fd < 0
+            ? -1
+            : fd_or_fault(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
     if (l->base && l->wake_fd >= 0 && l->alarm_fd >= 0) {
         l->wake_watch = rle_watch_new(l, l->wake_fd, RLE_WATCH_READ, woken, l);
         l->alarm_watch = rle_watch_new(l, l->alarm_fd, RLE_WATCH_READ, alarm_rings, l);

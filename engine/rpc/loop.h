@@ -22,6 +22,7 @@
 #ifndef RLE_RPC_LOOP_H
 #define RLE_RPC_LOOP_H
 
+#include <errno.h>
 #include <event2/event.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,6 +30,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/fault.h"
 #include "base/status.h"
 #include "rpc/timer.h"
 
@@ -105,7 +107,7 @@ static inline rle_watch *rle_watch_new(rle_evloop *l, int fd, unsigned what,
 }
 static inline bool rle_watch_on(rle_watch *w) /* false: no memory */
 {
-    return event_add(w, NULL) == 0;
+    return !rle_fault_io(ENOSPC) && event_add(w, NULL) == 0;
 }
 static inline bool rle_watch_off(rle_watch *w)
 {

@@ -130,7 +130,7 @@ static int gather(rle_conn *conn, struct iovec iov[3])
     int n = 0;
     size_t before = conn->chunk ? conn->out_before : out_waiting(conn);
     size_t after = out_waiting(conn) - before;
-    uint8_t *out = conn->out + conn->out_begin;
+    uint8_t *out = conn->out ? conn->out + conn->out_begin : NULL;
     if (before) iov[n++] = (struct iovec){out, before};
     if (conn->chunk)
         iov[n++] = (struct iovec){conn->chunk->body->data + conn->chunk->sent, conn->chunk_left};

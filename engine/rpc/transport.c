@@ -16,6 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "base/fault.h"
+
 /* ---- the socket filling ---- */
 
 /* glibc's recv and send are cancellation points, which costs in a process with a second
@@ -33,6 +35,7 @@ static ssize_t transmit(int fd, const void *from, size_t n)
 static ssize_t socket_readv(rle_transport *t, const struct iovec *iov, int n)
 {
     ssize_t got;
+    if (rle_fault_io(ECONNRESET)) return -1;
     do {
         got = n == 1 ? receive(t->fd, iov[0].iov_base, iov[0].iov_len) : readv(t->fd, iov, n);
     } while (got < 0 && errno == EINTR);
@@ -42,6 +45,7 @@ static ssize_t socket_readv(rle_transport *t, const struct iovec *iov, int n)
 static ssize_t socket_writev(rle_transport *t, const struct iovec *iov, int n)
 {
     ssize_t put;
+    if (rle_fault_io(ENOBUFS)) return -1;
     do {
         if (n == 1) {
             put = transmit(t->fd, iov[0].iov_base, iov[0].iov_len);
@@ -61,6 +65,12 @@ static void socket_close(rle_transport *t)
 
 const rle_transport_ops rle_socket_transport = {
     .name = "socket", .readv = socket_readv, .writev = socket_writev, .close = socket_close};
+
+static int new_socket(int family)
+{
+    if (rle_fault_io(EMFILE)) return -1;
+    return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
 
 /* ---- addresses ---- */
 
@@ -229,7 +239,7 @@ rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
         RLE_TRY(private_folder(at));
     else
         RLE_TRY(rle_address_allowed(at, insecure_network, "listen on"));
-    int fd = socket(at->sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = new_socket(at->sa.ss_family);
     if (fd < 0)
         return rle_fail(RLE_UNAVAILABLE, "cannot listen on %s: %s", at->shown, strerror(errno));
     int rc;
@@ -246,7 +256,7 @@ rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
             setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
         rc = bind(fd, (const struct sockaddr *)&at->sa, at->len);
     }
-    if (rc == 0) rc = listen(fd, 1024);
+    if (rc == 0) rc = rle_fault_io(ENOBUFS) ? -1 : listen(fd, 1024);
     struct sockaddr_storage sa;
     socklen_t len = sizeof sa;
     if (rc == 0) rc = getsockname(fd, (struct sockaddr *)&sa, &len);
@@ -274,6 +284,7 @@ int rle_accept(int listener, rle_address *peer)
 {
     struct sockaddr_storage sa;
     socklen_t len = sizeof sa;
+    if (rle_fault_io(EMFILE)) return -1;
     int fd = accept4(listener, (struct sockaddr *)&sa, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return -1;
     rle_address_from_sockaddr((struct sockaddr *)&sa, len, peer);
@@ -289,8 +300,10 @@ void rle_close(int fd)
 
 rle_status rle_connect(const rle_address *to, int *out, bool *pending)
 {
-    int fd = socket(to->sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int rc = fd < 0 ? -1 : connect(fd, (const struct sockaddr *)&to->sa, to->len);
+    int fd = new_socket(to->sa.ss_family);
+    int rc = fd < 0 || rle_fault_io(ECONNREFUSED)
+                 ? -1
+                 : connect(fd, (const struct sockaddr *)&to->sa, to->len);
     if (rc < 0 && (fd < 0 || errno != EINPROGRESS)) {
         int why = errno;
         if (fd >= 0) close(fd);
