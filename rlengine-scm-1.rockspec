@@ -15,6 +15,7 @@ dependencies = { "lua >= 5.1, < 5.5" }
 external_dependencies = {
   LIBEVENT = { header = "event2/event.h" },
   CRYPTO = { header = "openssl/evp.h" },
+  SSL = { header = "openssl/ssl.h" },
 }
 build = {
   type = "cmake",

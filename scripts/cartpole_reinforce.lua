@@ -63,7 +63,12 @@ function Agent:select_action(id, state)
   return action:item()
 end
 function Agent:report_reward(id, reward) self.rewards:report(id, reward) end
-function Agent:finish_episode()
+-- An observer was lost within an episode: that one does not count.
+function Agent:drop(id)
+  self.rewards:drop(id)
+  self.saved_log_probs[id] = {}
+end
+function Agent:finish_episode(totals)
   local log_probs, weights = {}, {}
   for id, returns in ipairs(self.rewards:returns { gamma = args.gamma, normalise = true }) do
     for t, value in ipairs(returns) do
@@ -78,9 +83,7 @@ function Agent:finish_episode()
 
   -- With several observers their mean counts: one update, one step of the running reward.
   self.reward = 0
-  for _, total in ipairs(self.rewards:totals()) do
-    self.reward = self.reward + total / #self.observers
-  end
+  for _, total in ipairs(totals) do self.reward = self.reward + total / #totals end
   self.running:update(self.reward)
   self.rewards:clear()
 end
@@ -93,7 +96,8 @@ rl.launch {
     local loop = rl.episode.new {
       observers = agent.observers, with = { rpc.rref(agent) }, device = agent.device,
       cleanup = rl.cleanup.per_episode { empty_cache = false, collect = true },
-      finish = function() agent:finish_episode() end,
+      drop = function(_, id) agent:drop(id) end,
+      finish = function(_, totals) agent:finish_episode(totals) end,
       report = function(self)
         solved = agent.running.value > args.target
         if self.number % args.log_every == 0 or solved then

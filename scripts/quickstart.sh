@@ -23,7 +23,7 @@ ninja-build: runs the build
 pkg-config: finds the libraries below
 libluajit-5.1-dev: LuaJIT, which runs your scripts
 libevent-dev: the event loop under remote calls
-libssl-dev: OpenSSL, with which processes prove their token to each other
+libssl-dev: OpenSSL, with which processes prove who they are and encrypt what they say
 libedit-dev: line editing at the prompt
 "
 

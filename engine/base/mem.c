@@ -7,20 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fault.h"
+
 static atomic_size_t live_bytes, live_blocks, largest;
-static atomic_uint_fast64_t fault_countdown;
-static atomic_bool fault_armed, fault_persistent;
 
 static bool fault_hits(void)
 {
-    if (!atomic_load_explicit(&fault_armed, memory_order_relaxed)) return false;
-    uint64_t left = atomic_load(&fault_countdown);
-    if (left > 1) {
-        atomic_fetch_sub(&fault_countdown, 1);
-        return false;
-    }
-    if (!atomic_load(&fault_persistent)) atomic_store(&fault_armed, false);
-    return true;
+    return rle_fault_hits(RLE_FAULT_ALLOC);
 }
 
 static void *counted(void *p)
@@ -77,6 +70,16 @@ void rle_free(void *p)
     free(p);
 }
 
+void *rle_malloc_for_others(size_t size)
+{
+    return fault_hits() ? NULL : malloc(size);
+}
+
+void *rle_realloc_for_others(void *p, size_t size)
+{
+    return fault_hits() ? NULL : realloc(p, size);
+}
+
 char *rle_strdup(const char *s)
 {
     size_t n = strlen(s) + 1;
@@ -108,7 +111,5 @@ size_t rle_mem_largest(void)
 
 void rle_mem_fault(uint64_t nth, bool persistent)
 {
-    atomic_store(&fault_countdown, nth);
-    atomic_store(&fault_persistent, persistent);
-    atomic_store(&fault_armed, nth != 0);
+    rle_fault_order(RLE_FAULT_ALLOC, nth, persistent);
 }

@@ -22,6 +22,11 @@ void *rle_realloc(void *p, size_t size);     /* on failure p stays valid */
 void rle_free(void *p);                      /* NULL is fine */
 char *rle_strdup(const char *s);
 
+/* For libraries that are given an allocator: as malloc and realloc, but failing when the
+ * functions above would. Not counted; freed with free(). */
+void *rle_malloc_for_others(size_t size);
+void *rle_realloc_for_others(void *p, size_t size);
+
 /* RESOURCE_EXHAUSTED with: out of memory: wanted N bytes for "what". */
 rle_status rle_oom(size_t size, const char *what);
 
@@ -40,8 +45,8 @@ size_t rle_mem_blocks(void);
 /* Bytes of the largest block asked for since this was last called, granted or not. */
 size_t rle_mem_largest(void);
 
-/* Fault injection: the nth allocation from now fails (1 = the next one); with
- * `persistent` all after it fail too. 0 turns it off. */
+/* The nth allocation from now fails, with `persistent` all after it too; 0: none.
+ * (fault.h) */
 void rle_mem_fault(uint64_t nth, bool persistent);
 
 #endif

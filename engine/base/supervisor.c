@@ -2,62 +2,57 @@
 #include "base/supervisor.h"
 
 #include <errno.h>
-#include <limits.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/lines.h"
 #include "base/mem.h"
 #include "base/process.h"
 
-/* A line longer than this comes out in pieces. */
-#define LINE_LIMIT (64 * 1024)
-/* While more than this waits to be written, pipes are not read: whoever writes faster
- * than the terminal shows waits, as it would without us. */
+/* While more than this waits to be written, pipes are not read: whoever writes faster than
+ * the terminal shows waits, as it would without us. */
 #define SINK_LIMIT (256 * 1024)
-/* Others may end by themselves for this long after a good end before they are asked to.
- */
+/* Others may end by themselves for this long after a good end before they are asked to. */
 #define QUIET_NS 300000000ll
 /* So long the cause may take to show after its first consequence has. */
 #define CAUSE_NS 200000000ll
+/* A primary that ends because it lost a peer may take this long over it. */
+#define BLAME_NS 2000000000ll
 /* Without pidfds (kernels before 5.3) ended processes are looked for this often. */
 #define BLIND_MS 50
-
-/* Text that waits to be written to standard output or error. */
-typedef struct sink {
-    int fd;
-    char *bytes;
-    size_t start, end, room;
-    bool broken; /* nobody reads it any more */
-} sink;
-
-/* The read end of a process's output, and its last unfinished line. */
-typedef struct stream {
-    int fd; /* borrowed from the process; -1 once at its end */
-    sink *to;
-    const char *name;
-    char *line;
-    size_t used;
-} stream;
 
 typedef struct member_state {
     rle_process process;
     bool running, failed;
-    stream out, err;
+    rle_stream out, err;
+    /* of secondaries that may be started again */
+    rle_restarts restarts;
+    int64_t judge_at,
+        start_at; /* when it is decided on, and begun again; INT64_MAX = not */
+    int64_t failed_at;
+    int status;      /* of its last end */
+    char killed[64]; /* why it was, on request */
 } member_state;
 
 typedef struct supervisor {
     const rle_group *group;
     member_state *members;
-    sink sinks[2];
+    rle_sink sinks[2];
     struct pollfd *polls;
     int signals; /* signalfd */
+    int requests;      /* our end of the named pipe, or -1 */
+    char request[256]; /* the line being read */
+    size_t request_used;
     int left;    /* processes still running */
 
     int suspect, suspect_status; /* member that ended because a peer was lost, or -1 */
@@ -68,116 +63,17 @@ typedef struct supervisor {
     rle_group_result result;
 } supervisor;
 
-/* ---- output ---- */
-
-static bool sink_put(sink *s, const char *bytes, size_t n)
+/* A line of ours, behind what was said before. */
+static void say(supervisor *sv, const char *fmt, ...) RLE_PRINTF(2, 3);
+static void say(supervisor *sv, const char *fmt, ...)
 {
-    if (s->broken) return true;
-    if (s->start > 0 && s->end + n > s->room) {
-        memmove(s->bytes, s->bytes + s->start, s->end - s->start);
-        s->end -= s->start;
-        s->start = 0;
-    }
-    if (s->end + n > s->room) {
-        size_t room = s->room ? s->room : 4096;
-        while (room < s->end + n) room *= 2;
-        char *grown = rle_realloc(s->bytes, room);
-        if (!grown) return false;
-        s->bytes = grown;
-        s->room = room;
-    }
-    memcpy(s->bytes + s->end, bytes, n);
-    s->end += n;
-    return true;
-}
-
-/* Write what a descriptor that poll called writable takes for certain without blocking.
- * Its mode is not ours to change: we share it with the processes and the shell. */
-static void sink_write(sink *s)
-{
-    size_t n = s->end - s->start;
-    if (n > PIPE_BUF) n = PIPE_BUF;
-    /* End at a line, so that lines of others do not fall into the middle of ours. */
-    const char *newline = memrchr(s->bytes + s->start, '\n', n);
-    if (newline) n = (size_t)(newline - (s->bytes + s->start)) + 1;
-    ssize_t written = write(s->fd, s->bytes + s->start, n);
-    if (written < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (written < 0) {
-        s->broken = true;
-        s->start = s->end = 0;
-        return;
-    }
-    s->start += (size_t)written;
-    if (s->start == s->end) s->start = s->end = 0;
-}
-
-static bool sink_pending(const sink *s)
-{
-    return s->end > s->start && !s->broken;
-}
-
-/* When memory is short the line is lost, not the run. */
-static void stream_emit(stream *s)
-{
-    size_t mark = s->to->end - s->to->start;
-    if (!sink_put(s->to, s->name, strlen(s->name)) || !sink_put(s->to, " | ", 3) ||
-        !sink_put(s->to, s->line, s->used) || !sink_put(s->to, "\n", 1))
-        s->to->end = s->to->start + mark;
-    s->used = 0;
-}
-
-static void stream_take(stream *s, const char *bytes, size_t n)
-{
-    while (n > 0) {
-        const char *newline = memchr(bytes, '\n', n);
-        size_t part = newline ? (size_t)(newline - bytes) : n;
-        if (part > LINE_LIMIT - s->used) part = LINE_LIMIT - s->used;
-        memcpy(s->line + s->used, bytes, part);
-        s->used += part;
-        bytes += part;
-        n -= part;
-        if (n > 0 && *bytes == '\n') {
-            stream_emit(s);
-            bytes++;
-            n--;
-        } else if (s->used == LINE_LIMIT) {
-            stream_emit(s);
-        }
-    }
-}
-
-static void stream_end(stream *s)
-{
-    if (s->fd < 0) return;
-    if (s->used > 0) stream_emit(s);
-    s->fd = -1;
-}
-
-/* One read; `all`: until nothing is left for now, for a process that has ended. */
-static void stream_read(stream *s, bool all)
-{
-    char buffer[16 * 1024];
-    while (s->fd >= 0) {
-        ssize_t n = read(s->fd, buffer, sizeof buffer);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0 && errno == EAGAIN) return;
-        if (n <= 0) {
-            stream_end(s);
-            return;
-        }
-        stream_take(s, buffer, (size_t)n);
-        if (!all) return;
-    }
-}
-
-static rle_status stream_init(stream *s, int fd, sink *to, const char *name)
-{
-    s->fd = fd;
-    s->to = to;
-    s->name = name;
-    if (fd < 0) return RLE_OK;
-    s->line = rle_malloc(LINE_LIMIT);
-    return s->line ? RLE_OK : rle_oom(LINE_LIMIT, "a line of output");
+    char text[480], line[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    int n = snprintf(line, sizeof line, "rlengine: %s\n", text);
+    rle_sink_put(&sv->sinks[1], line, (size_t)n);
 }
 
 /* ---- the end of the run ---- */
@@ -196,11 +92,20 @@ static void begin_ending(supervisor *sv, int64_t quiet)
     sv->kill_at = now + quiet + sv->group->grace_ns;
 }
 
+/* "died (signal 9)", or why we killed it. */
+static void describe(const member_state *m, int wait_status, char *what, size_t size)
+{
+    if (m->killed[0] && WIFSIGNALED(wait_status))
+        snprintf(what, size, "killed: %s", m->killed);
+    else
+        rle_process_describe(wait_status, what, size);
+}
+
 static void set_failure(supervisor *sv, int index, int wait_status)
 {
     const rle_member *m = &sv->group->members[index];
-    char what[64];
-    rle_process_describe(wait_status, what, sizeof what);
+    char what[96];
+    describe(&sv->members[index], wait_status, what, sizeof what);
     sv->result.failed = index;
     sv->result.exit_code = rle_process_exit_code(wait_status);
     snprintf(sv->result.message, sizeof sv->result.message, "%s \"%s\" %s", m->role,
@@ -208,11 +113,125 @@ static void set_failure(supervisor *sv, int index, int wait_status)
     begin_ending(sv, 0);
 }
 
+/* ---- starting again ---- */
+
+/* It runs, or will again, or has done what it was there for. */
+static bool of_use(const member_state *m)
+{
+    return m->running || m->judge_at != INT64_MAX || m->start_at != INT64_MAX ||
+           !m->failed;
+}
+
+static bool may_restart(const supervisor *sv, int index)
+{
+    const rle_member *m = &sv->group->members[index];
+    if (m->primary || sv->group->restarts.max <= 0) return false;
+    /* What fails before it has ever joined fails again: the script is wrong. */
+    return !m->joined || access(m->joined, F_OK) == 0;
+}
+
+/* It has failed: begin it again later, or give it up. */
+static void judge(supervisor *sv, int index)
+{
+    const rle_group *g = sv->group;
+    const rle_member *m = &g->members[index];
+    member_state *state = &sv->members[index];
+    int64_t now = rle_now(), delay;
+    char what[96];
+    describe(state, state->status, what, sizeof what);
+    state->killed[0] = 0;
+    state->judge_at = INT64_MAX;
+    if (rle_restarts_failed(&state->restarts, &g->restarts, now, &delay)) {
+        state->start_at = now + delay;
+        say(sv, "%s \"%s\" %s; restart %d of %d in %.1f s", m->role, m->name, what,
+            state->restarts.count, g->restarts.max, (double)delay * 1e-9);
+        return;
+    }
+    say(sv, "%s \"%s\" failed %d times in %g s; giving up on it", m->role, m->name,
+        state->restarts.count, (double)g->restarts.within * 1e-9);
+    for (int i = 0; i < g->count; i++)
+        if (!g->members[i].primary && g->members[i].team == m->team &&
+            of_use(&sv->members[i]))
+            return;
+    set_failure(sv, index, state->status);
+}
+
+static void start_again(supervisor *sv, int index);
+
+/* The secondary whose end is most likely what a primary of that team complains of, or -1.
+ */
+static int to_blame(const supervisor *sv, int primary)
+{
+    int found = -1;
+    int64_t since = rle_now() - BLAME_NS;
+    for (int i = 0; i < sv->group->count; i++) {
+        const member_state *m = &sv->members[i];
+        if (sv->group->members[i].team != sv->group->members[primary].team) continue;
+        if (!m->failed_at || m->failed_at < since) continue;
+        if (found < 0 || m->failed_at < sv->members[found].failed_at) found = i;
+    }
+    return found;
+}
+
+/* ---- what processes ask for ---- */
+
+static void obey(supervisor *sv, char *line)
+{
+    char *name = strncmp(line, "kill ", 5) == 0 ? line + 5 : NULL;
+    char *reason = name ? strchr(name, ' ') : NULL;
+    if (!reason || sv->ending) return;
+    *reason++ = 0;
+    for (int i = 0; i < sv->group->count; i++) {
+        member_state *m = &sv->members[i];
+        if (sv->group->members[i].primary ||
+            strcmp(sv->group->members[i].name, name) != 0)
+            continue;
+        if (!m->running || m->killed[0]) return;
+        snprintf(m->killed, sizeof m->killed, "%s", reason);
+        kill(m->process.pid, SIGKILL);
+    }
+}
+
+static void read_requests(supervisor *sv)
+{
+    char buffer[512];
+    ssize_t n = read(sv->requests, buffer, sizeof buffer);
+    for (ssize_t i = 0; i < n; i++) {
+        if (buffer[i] == '\n') {
+            sv->request[sv->request_used] = 0;
+            obey(sv, sv->request);
+            sv->request_used = 0;
+        } else if (sv->request_used < sizeof sv->request - 1) {
+            sv->request[sv->request_used++] = buffer[i];
+        }
+    }
+}
+
+rle_status rle_group_ask_kill(const char *requests, const char *name, const char *reason)
+{
+    char line[256];
+    int n = snprintf(line, sizeof line, "kill %s %s\n", name, reason);
+    int fd = open(requests, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+    ssize_t written = fd >= 0 && n < (int)sizeof line ? write(fd, line, (size_t)n) : -1;
+    int why = errno;
+    if (fd >= 0) close(fd);
+    if (written == n) return RLE_OK;
+    return rle_fail(RLE_UNAVAILABLE, "cannot ask the launcher at %s: %s", requests,
+                    fd >= 0 && n >= (int)sizeof line ? "too long" : strerror(why));
+}
+
+/* ---- time and signals ---- */
+
 static void run_timers(supervisor *sv)
 {
     int64_t now = rle_now();
     if (!sv->ending && now >= sv->suspect_at)
         set_failure(sv, sv->suspect, sv->suspect_status);
+    for (int i = 0; i < sv->group->count && !sv->ending; i++) {
+        member_state *m = &sv->members[i];
+        if (now >= m->judge_at) judge(sv, i);
+        if (!sv->ending && now >= m->start_at) start_again(sv, i);
+    }
     if (!sv->ending) return;
     if (now >= sv->term_at) {
         send_all(sv, SIGTERM);
@@ -242,13 +261,16 @@ static void read_signals(supervisor *sv)
     }
 }
 
-/* Every primary (or secondary) has ended with exit code 0; false when there is none. */
+/* Every primary (or secondary) has ended with exit code 0, but for those that were given
+ * up; false when there is none. */
 static bool all_done(const supervisor *sv, bool primary)
 {
     int seen = 0;
     for (int i = 0; i < sv->group->count; i++) {
+        const member_state *m = &sv->members[i];
         if (sv->group->members[i].primary != primary) continue;
-        if (sv->members[i].running || sv->members[i].failed) return false;
+        if (!primary && !of_use(m) && sv->group->restarts.max > 0) continue;
+        if (m->running || m->failed) return false;
         seen++;
     }
     return seen > 0;
@@ -277,13 +299,23 @@ static void reap(supervisor *sv)
         any = true;
         /* What it said last comes before what we say of it. A process of its own that still
          * holds the pipe is not waited for. */
-        stream_read(&m->out, true);
-        stream_read(&m->err, true);
-        stream_end(&m->out);
-        stream_end(&m->err);
+        rle_stream_read(&m->out, true);
+        rle_stream_read(&m->err, true);
+        rle_stream_end(&m->out);
+        rle_stream_end(&m->err);
         rle_process_fini(&m->process);
         m->failed = status != 0;
-        if (m->failed && (worst < 0 || rank(status) > rank(worst_status))) {
+        m->status = status;
+        if (!m->failed) continue;
+        m->failed_at = rle_now();
+        if (!sv->ending && may_restart(sv, i)) {
+            /* One that lost a peer may only be the first to say that a primary is gone.
+             */
+            bool lost = rle_process_exit_code(status) == RLE_EXIT_LOST_PEER;
+            m->judge_at = m->failed_at + (lost ? CAUSE_NS : 0);
+            continue;
+        }
+        if (worst < 0 || rank(status) > rank(worst_status)) {
             worst = i;
             worst_status = status;
         }
@@ -298,6 +330,11 @@ static void reap(supervisor *sv)
         sv->suspect = worst;
         sv->suspect_status = worst_status;
         sv->suspect_at = rle_now() + CAUSE_NS;
+    }
+    int cause = sv->suspect >= 0 ? to_blame(sv, sv->suspect) : -1;
+    if (cause >= 0 && cause != sv->suspect) {
+        set_failure(sv, cause, sv->members[cause].status);
+        return;
     }
     if (all_done(sv, true) || (sv->group->secondaries_finish && all_done(sv, false)))
         begin_ending(sv, QUIET_NS);
@@ -321,10 +358,16 @@ static bool was_ready(const supervisor *sv, int n, int fd)
     return false;
 }
 
+static int64_t earlier(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 static int poll_timeout(const supervisor *sv, bool blind)
 {
-    int64_t at = sv->ending ? (sv->term_at < sv->kill_at ? sv->term_at : sv->kill_at)
-                            : sv->suspect_at;
+    int64_t at = sv->ending ? earlier(sv->term_at, sv->kill_at) : sv->suspect_at;
+    for (int i = 0; i < sv->group->count && !sv->ending; i++)
+        at = earlier(at, earlier(sv->members[i].judge_at, sv->members[i].start_at));
     if (sv->left == 0 && sv->ending) at = INT64_MAX;
     int64_t ms = -1;
     if (at != INT64_MAX) {
@@ -340,8 +383,9 @@ static void turn(supervisor *sv)
     int n = 0;
     bool blind = false;
     poll_add(sv, &n, sv->signals, POLLIN);
+    poll_add(sv, &n, sv->requests, POLLIN);
     for (int i = 0; i < 2; i++)
-        if (sink_pending(&sv->sinks[i])) poll_add(sv, &n, sv->sinks[i].fd, POLLOUT);
+        if (rle_sink_pending(&sv->sinks[i])) poll_add(sv, &n, sv->sinks[i].fd, POLLOUT);
     for (int i = 0; i < sv->group->count; i++) {
         member_state *m = &sv->members[i];
         if (!m->running) continue;
@@ -357,16 +401,19 @@ static void turn(supervisor *sv)
     /* Signals first: a Ctrl-C reaches the whole terminal, and what our processes make of it
      * is not their failure. */
     if (sv->polls[0].revents) read_signals(sv);
+    if (sv->requests >= 0 && was_ready(sv, n, sv->requests)) read_requests(sv);
     for (int i = 0; i < sv->group->count; i++) {
         member_state *m = &sv->members[i];
-        if (m->out.fd >= 0 && was_ready(sv, n, m->out.fd)) stream_read(&m->out, false);
-        if (m->err.fd >= 0 && was_ready(sv, n, m->err.fd)) stream_read(&m->err, false);
+        if (m->out.fd >= 0 && was_ready(sv, n, m->out.fd))
+            rle_stream_read(&m->out, false);
+        if (m->err.fd >= 0 && was_ready(sv, n, m->err.fd))
+            rle_stream_read(&m->err, false);
     }
     reap(sv);
     run_timers(sv);
     for (int i = 0; i < 2; i++)
-        if (sink_pending(&sv->sinks[i]) && was_ready(sv, n, sv->sinks[i].fd))
-            sink_write(&sv->sinks[i]);
+        if (rle_sink_pending(&sv->sinks[i]) && was_ready(sv, n, sv->sinks[i].fd))
+            rle_sink_write(&sv->sinks[i]);
 }
 
 /* ---- start ---- */
@@ -386,23 +433,44 @@ static rle_status start_member(supervisor *sv, int index, int source)
     RLE_TRY(rle_process_start(&spec, &state->process));
     state->running = true;
     sv->left++;
-    RLE_TRY(stream_init(&state->out, state->process.out, &sv->sinks[0], m->name));
-    return stream_init(&state->err, state->process.err, &sv->sinks[1], m->name);
+    RLE_TRY(rle_stream_init(&state->out, state->process.out, &sv->sinks[0], m->name));
+    return rle_stream_init(&state->err, state->process.err, &sv->sinks[1], m->name);
+}
+
+/* Every process reads a file of its own: those that share one would share the position.
+ */
+static rle_status start_with_source(supervisor *sv, int index)
+{
+    int source = -1;
+    if (sv->group->source)
+        RLE_TRY(rle_memory_file("rlengine-source", sv->group->source,
+                                sv->group->source_size, &source));
+    rle_status status = start_member(sv, index, source);
+    if (source >= 0) close(source);
+    return status;
 }
 
 static rle_status start_members(supervisor *sv)
 {
-    for (int i = 0; i < sv->group->count; i++) {
-        int source = -1;
-        /* One file each: processes that share one would share the position in it. */
-        if (sv->group->source)
-            RLE_TRY(rle_memory_file("rlengine-source", sv->group->source,
-                                    sv->group->source_size, &source));
-        rle_status status = start_member(sv, i, source);
-        if (source >= 0) close(source);
-        RLE_TRY(status);
-    }
+    for (int i = 0; i < sv->group->count; i++) RLE_TRY(start_with_source(sv, i));
     return RLE_OK;
+}
+
+/* That there is no process to be had now counts as a failure, too. */
+static void start_again(supervisor *sv, int index)
+{
+    member_state *m = &sv->members[index];
+    m->start_at = INT64_MAX;
+    m->failed = false;
+    if (start_with_source(sv, index) == RLE_OK) return;
+    const rle_member *member = &sv->group->members[index];
+    say(sv, "%s \"%s\": %s", member->role, member->name, rle_message());
+    if (m->running) {
+        kill(m->process.pid, SIGKILL);
+        return;
+    }
+    m->failed = true;
+    judge(sv, index);
 }
 
 /* A signal that this process was told to ignore (nohup, `&` in a script) stays ignored. */
@@ -417,23 +485,35 @@ static rle_status supervisor_init(supervisor *sv, const rle_group *group, const 
 {
     *sv = (supervisor){.group = group,
                        .signals = -1,
+                       .requests = -1,
                        .suspect = -1,
                        .suspect_at = INT64_MAX,
                        .result = {.failed = -1}};
     sv->sinks[0].fd = STDOUT_FILENO;
     sv->sinks[1].fd = STDERR_FILENO;
-    size_t polls = 3 + 3 * (size_t)group->count;
+    size_t polls = 4 + 3 * (size_t)group->count;
     sv->members = rle_calloc((size_t)group->count, sizeof *sv->members);
     if (!sv->members) return rle_oom((size_t)group->count * sizeof *sv->members, "a group");
     for (int i = 0; i < group->count; i++) {
         sv->members[i].process = (rle_process){-1, -1, -1, -1};
         sv->members[i].out.fd = sv->members[i].err.fd = -1;
+        sv->members[i].judge_at = sv->members[i].start_at = INT64_MAX;
     }
+    for (int i = 0; i < group->count; i++)
+        RLE_TRY(rle_restarts_init(&sv->members[i].restarts, &group->restarts));
     sv->polls = rle_calloc(polls, sizeof *sv->polls);
     if (!sv->polls) return rle_oom(polls * sizeof *sv->polls, "a group");
     sv->signals = signalfd(-1, set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (sv->signals < 0)
         return rle_fail(RLE_UNAVAILABLE, "cannot watch signals: %s", strerror(errno));
+    if (!group->requests) return RLE_OK;
+    /* Open for writing, too: it is never at its end while nobody else has it open. */
+    if (mkfifo(group->requests, 0600) == 0)
+        sv->requests =
+            open(group->requests, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+    if (sv->requests < 0)
+        return rle_fail(RLE_UNAVAILABLE, "cannot make %s: %s", group->requests,
+                        strerror(errno));
     return RLE_OK;
 }
 
@@ -443,12 +523,17 @@ static void supervisor_fini(supervisor *sv)
         rle_process_fini(&sv->members[i].process);
         rle_free(sv->members[i].out.line);
         rle_free(sv->members[i].err.line);
+        rle_restarts_fini(&sv->members[i].restarts);
     }
     rle_free(sv->members);
     rle_free(sv->polls);
     rle_free(sv->sinks[0].bytes);
     rle_free(sv->sinks[1].bytes);
     if (sv->signals >= 0) close(sv->signals);
+    if (sv->requests >= 0) {
+        close(sv->requests);
+        unlink(sv->group->requests);
+    }
 }
 
 rle_status rle_group_run(const rle_group *group, rle_group_result *result)
@@ -472,7 +557,8 @@ rle_status rle_group_run(const rle_group *group, rle_group_result *result)
             sv.term_at = sv.kill_at = 0;
             run_timers(&sv);
         }
-        while (sv.left > 0 || sink_pending(&sv.sinks[0]) || sink_pending(&sv.sinks[1]))
+        while (sv.left > 0 || rle_sink_pending(&sv.sinks[0]) ||
+               rle_sink_pending(&sv.sinks[1]))
             turn(&sv);
         if (status == RLE_OK) *result = sv.result;
     }

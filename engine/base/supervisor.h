@@ -10,6 +10,16 @@
  *     RLE_EXIT_LOST_PEER says that another process was lost, so it counts only when no
  *     other failure follows at once;
  *   - by the user, with SIGINT (Ctrl-C), SIGTERM or SIGHUP to this process.
+ * With `restarts` a secondary that has joined once and fails is started again instead,
+ * later each time. One that fails too often is given up; when nobody of a team (the
+ * secondaries of one primary) is left, the last failure ends the run badly. A primary
+ * that ends because it lost a peer points at a secondary that has failed just before:
+ * that one is blamed.
+ *
+ * Processes can ask for a secondary's end through the named pipe `requests`, with a line
+ * "kill NAME REASON": it is killed, which counts as a failure of it, and the reason is
+ * said.
+ *
  * Then every process that is left is asked with SIGTERM, and after `grace_ns` killed with
  * SIGKILL; a second signal kills at once. After a good end the others get a moment to
  * end by themselves first, because they hear of it from their peers.
@@ -27,6 +37,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/restart.h"
 #include "base/status.h"
 
 /* Exit code of a process that cannot go on because one it talked to is gone (EX_UNAVAILABLE). */
@@ -39,6 +50,9 @@ typedef struct rle_member {
     size_t handoff_size;
     bool primary, prefix;
     bool keep_stdin; /* reads this process's standard input; otherwise /dev/null */
+    int team;
+    const char
+        *joined; /* of a secondary: a file that is there once it has joined, or NULL */
 } rle_member;
 
 typedef struct rle_group {
@@ -50,6 +64,8 @@ typedef struct rle_group {
     int count;
     int64_t grace_ns;
     bool secondaries_finish;
+    rle_restart_policy restarts; /* of secondaries */
+    const char *requests;        /* path of a named pipe to make, or NULL */
 } rle_group;
 
 typedef struct rle_group_result {
@@ -58,6 +74,10 @@ typedef struct rle_group_result {
     int signal;        /* signal that ended the run, sent to this process; or 0 */
     char message[256]; /* `observer "obs_0_for_0" died (signal 9)`; "" after a good end */
 } rle_group_result;
+
+/* Ask whoever runs a group (its `requests`) to kill a secondary. A reason of one line;
+ * together they fit into 256 bytes. UNAVAILABLE when nobody listens there. */
+rle_status rle_group_ask_kill(const char *requests, const char *name, const char *reason);
 
 /* Start the group and return when no process of it is left, also on failure: UNAVAILABLE
  * when a process cannot be started (those that were are killed again). */

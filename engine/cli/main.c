@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/fault.h"
 #include "cli/options.h"
 #include "device/device.h"
 
@@ -208,6 +209,7 @@ static int run_program(lua_State *L)
 
 int main(int argc, char **argv)
 {
+    rle_fault_from_environment();
     program p = {
         .argc = argc, .argv = argv, .options = rle_cli_parse_options(argc, argv)};
     if (p.options.wrong) {

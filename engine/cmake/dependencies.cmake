@@ -17,7 +17,7 @@ function(rle_require prefix what debian)
 endfunction()
 
 rle_require(LIBEVENT "libevent" libevent-dev "libevent_core>=2.1.12" libevent_pthreads)
-rle_require(LIBCRYPTO "OpenSSL's libcrypto" libssl-dev "libcrypto>=1.1.1")
+rle_require(OPENSSL "OpenSSL" libssl-dev "libssl>=1.1.1" libcrypto)
 if(RLE_LUAROCKS_INCLUDE_DIR AND NOT RLE_LUA_INCLUDE_DIR)
   # LuaRocks of Lua 5.1 serves LuaJIT too, but gives PUC's headers.
   pkg_check_modules(LUAJIT IMPORTED_TARGET QUIET luajit)

@@ -9,8 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "base/world.h"
-
 static const char meta_key;
 
 /* `reason` is not empty for what "auto" picked. */
@@ -19,11 +17,9 @@ typedef struct box {
     char reason[512];
 } box;
 
-static RLE_PER_PROCESS rle_device *default_device; /* NULL: not asked for yet */
-static RLE_PER_PROCESS bool
-    default_is_ours; /* from the environment, not from the script */
-static RLE_PER_PROCESS int
-    process_rank; /* picks the GPU that RLENGINE_DEVICE names without index */
+static rle_device *default_device; /* NULL: not asked for yet */
+static bool default_is_ours;       /* from the environment, not from the script */
+static int process_rank; /* picks the GPU that RLENGINE_DEVICE names without index */
 
 /* ---- device values ---- */
 

@@ -13,17 +13,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/process.h"
 #include "base/supervisor.h"
-#include "base/world.h"
 
 /* ---- a started process ---- */
 
-static RLE_PER_PROCESS volatile sig_atomic_t stop_requested;
+static volatile sig_atomic_t stop_requested;
 
 static void on_stop(int signal)
 {
@@ -149,7 +149,8 @@ static int launch_program(lua_State *L)
 static int launch_token(lua_State *L)
 {
     char bytes[32];
-    rle_lua_check(L, rle_entropy(bytes, sizeof bytes));
+    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
+        return rle_lua_fail(L, RLE_UNAVAILABLE, "cannot get random bytes: %s", strerror(errno));
     lua_pushlstring(L, bytes, sizeof bytes);
     return 1;
 }
@@ -188,6 +189,21 @@ static int launch_marked(lua_State *L)
     return 1;
 }
 
+/* launch.ask_kill(requests, name, reason): the launcher kills that observer. */
+static int launch_ask_kill(lua_State *L)
+{
+    rle_lua_check(L, rle_group_ask_kill(luaL_checkstring(L, 1), luaL_checkstring(L, 2),
+                                        luaL_checkstring(L, 3)));
+    return 0;
+}
+
+/* launch.log(text): a line in the log. */
+static int launch_log(lua_State *L)
+{
+    rle_log(RLE_LOG_WARN, "%s", luaL_checkstring(L, 1));
+    return 0;
+}
+
 /* launch.usage() -> {descriptors, threads, resident = bytes} of this process. */
 static int launch_usage(lua_State *L)
 {
@@ -206,7 +222,7 @@ static int launch_usage(lua_State *L)
 /* launch.pid() -> this process's number. */
 static int launch_pid(lua_State *L)
 {
-    lua_pushinteger(L, rle_process_number());
+    lua_pushinteger(L, getpid());
     return 1;
 }
 
@@ -235,6 +251,8 @@ static rle_member member_at_top(lua_State *L)
         .primary = rle_lua_opt_boolean(L, t, "primary", false),
         .prefix = rle_lua_opt_boolean(L, t, "prefix", false),
         .keep_stdin = rle_lua_opt_boolean(L, t, "keep_stdin", false),
+        .team = (int)rle_lua_opt_integer(L, t, "team", 0),
+        .joined = rle_lua_opt_string(L, t, "joined", NULL),
     };
     lua_getfield(L, t, "handoff");
     m.handoff = lua_tolstring(L, -1, &m.handoff_size);
@@ -243,7 +261,9 @@ static rle_member member_at_top(lua_State *L)
 }
 
 /* launch.run{command = words, members = {{name, role, handoff, primary, prefix,
- * keep_stdin}}, source = text or nil, grace = seconds, secondaries_finish = bool}
+ * keep_stdin, team, joined}}, source = text or nil, grace = seconds, secondaries_finish =
+ * bool, restarts = how many within `within` seconds, `backoff` seconds later, requests =
+ *            path of a pipe to be asked at}
  *   -> {exit_code, message, failed = index or nil, signal = number or nil} */
 static int launch_run(lua_State *L)
 {
@@ -253,6 +273,11 @@ static int launch_run(lua_State *L)
     rle_group group = {
         .grace_ns = (int64_t)(rle_lua_opt_number(L, 1, "grace", 0.6) * 1e9),
         .secondaries_finish = rle_lua_opt_boolean(L, 1, "secondaries_finish", false),
+        .restarts = {.max = (int)rle_lua_opt_integer(L, 1, "restarts", 0),
+                     .within = (int64_t)(rle_lua_opt_number(L, 1, "within", 60) * 1e9),
+                     .backoff =
+                         (int64_t)(rle_lua_opt_number(L, 1, "backoff", 0.5) * 1e9)},
+        .requests = rle_lua_opt_string(L, 1, "requests", NULL),
     };
     lua_getfield(L, 1, "source");
     if (!lua_isnil(L, -1)) group.source = luaL_checklstring(L, -1, &group.source_size);
@@ -302,6 +327,8 @@ static const luaL_Reg launch_functions[] = {
     {"remove_folder", launch_remove_folder},
     {"mark", launch_mark},
     {"marked", launch_marked},
+    {"ask_kill", launch_ask_kill},
+    {"log", launch_log},
     {"usage", launch_usage},
     {"pid", launch_pid},
     {"run", launch_run},

@@ -1,6 +1,5 @@
-/* lua_rpc.c - rpc.init, rpc.shutdown, and what is known about workers. One worker a
- * process. */
-#include "lua/lua_rpc.h"
+/* lua_rpc.c - rpc.init and rpc.shutdown. One worker a process. */
+#include "lua/lua_rpc_batch.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -11,15 +10,13 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/world.h"
 #include "tensor/tensor.h"
 
-RLE_PER_PROCESS rle_lua_rpc rle_lua_rpc_state = {.runnable_end =
-                                                     &rle_lua_rpc_state.runnable};
+rle_lua_rpc rle_lua_rpc_state = {.runnable_end = &rle_lua_rpc_state.runnable};
 
 static const char guard_key;
 
-RLE_PER_PROCESS int rle_lua_hook_ref[RLE_HOOK_COUNT];
+int rle_lua_hook_ref[RLE_HOOK_COUNT];
 
 /* ---- state ---- */
 
@@ -58,6 +55,7 @@ static void tear_down(lua_State *L)
     if (s->result) rle_future_release(s->rpc, s->result);
     s->result = NULL;
     rle_lua_rpc_drop_handlers(L);
+    rle_lua_batch_drop_all(L);
     rle_rpc_free(s->rpc);
     rle_encoder_fini(&s->encoder);
     s->rpc = NULL;
@@ -93,36 +91,7 @@ static const char *const init_options[] = {
     "name",         "listen",          "connect",     "token",      "token_fd",
     "token_file",   "max_concurrent",  "max_calls",   "heartbeat",  "timeout",
     "call_timeout", "connect_timeout", "max_message", "allow_uids", "insecure_network",
-    "busy_after",   "reconnect_for",   NULL};
-
-static void read_token(lua_State *L, rle_token *token)
-{
-    int given = 0;
-    static const char *const ways[] = {"token", "token_fd", "token_file"};
-    for (int i = 0; i < 3; i++) {
-        lua_getfield(L, 1, ways[i]);
-        given += !lua_isnil(L, -1);
-        lua_pop(L, 1);
-    }
-    if (given > 1)
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
-                     "give one of token, token_fd and token_file, not several");
-    const char *bytes = rle_lua_opt_string(L, 1, "token", NULL);
-    const char *file = rle_lua_opt_string(L, 1, "token_file", NULL);
-    int64_t fd = rle_lua_opt_integer(L, 1, "token_fd", -1);
-    if (bytes) {
-        lua_getfield(L, 1, "token");
-        rle_lua_check(
-            L, rle_token_from_bytes(bytes, lua_rawlen(L, -1), "the option token", token));
-        lua_pop(L, 1);
-    } else if (file) {
-        rle_lua_check(L, rle_token_from_file(file, token));
-    } else if (fd >= 0) {
-        rle_lua_check(L, rle_token_from_fd((int)fd, token));
-    } else {
-        rle_lua_check(L, rle_token_default(token));
-    }
-}
+    "busy_after",   "reconnect_for",   "tls",         NULL};
 
 static int64_t seconds_option(lua_State *L, const char *key)
 {
@@ -257,8 +226,10 @@ static int rpc_init(lua_State *L)
     }
     lua_pop(L, 1);
     rle_token token;
-    read_token(L, &token);
+    rle_lua_rpc_token(L, &token);
     o.token = &token;
+    rle_tls_options tls;
+    o.tls = rle_lua_rpc_tls(L, 1, &tls);
     rle_rpc *rpc;
     rle_status status = rle_rpc_new(&o, &rpc);
     rle_token_forget(&token);
@@ -319,204 +290,7 @@ static int rpc_generation(lua_State *L)
     return 1;
 }
 
-/* ---- what is known ---- */
-
-static int rpc_name(lua_State *L)
-{
-    lua_pushstring(L, rle_rpc_name(rle_lua_rpc_check(L)->rpc));
-    return 1;
-}
-
-static int rpc_addresses(lua_State *L)
-{
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    char list[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
-    int n = rle_rpc_own_addresses(s->rpc, list);
-    lua_createtable(L, n, 0);
-    for (int i = 0; i < n; i++) {
-        lua_pushstring(L, list[i]);
-        lua_rawseti(L, -2, i + 1);
-    }
-    return 1;
-}
-
-/* hint(name, addresses): where a worker not met yet can be reached. */
-static int rpc_hint(lua_State *L)
-{
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    const char *list[RLE_REF_ADDRESSES];
-    rle_peer *peer = rle_rpc_peer(s->rpc, luaL_checkstring(L, 1));
-    luaL_checktype(L, 2, LUA_TTABLE);
-    int n = 0;
-    for (int i = 1; i <= (int)lua_rawlen(L, 2) && n < RLE_REF_ADDRESSES; i++) {
-        lua_rawgeti(L, 2, i);
-        list[n++] = luaL_checkstring(L, -1); /* the table keeps it */
-        lua_pop(L, 1);
-    }
-    if (peer) rle_peer_hint(s->rpc, peer, list, n);
-    return 0;
-}
-
-static void set_number(lua_State *L, const char *key, double v)
-{
-    lua_pushnumber(L, v);
-    lua_setfield(L, -2, key);
-}
-
-static void set_count(lua_State *L, const char *key, uint64_t v)
-{
-#if LUA_VERSION_NUM >= 503
-    lua_pushinteger(L, (lua_Integer)v);
-#else
-    lua_pushnumber(L, (lua_Number)v);
-#endif
-    lua_setfield(L, -2, key);
-}
-
-static void set_flag(lua_State *L, const char *key, bool v)
-{
-    lua_pushboolean(L, v);
-    lua_setfield(L, -2, key);
-}
-
-/* workers() -> list of tables */
-static int rpc_workers(lua_State *L)
-{
-    rle_lua_enter(L);
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    size_t max = rle_rpc_peers(s->rpc, NULL, 0) + 8;
-    rle_peer_info *list = lua_newuserdata(L, max * sizeof *list);
-    size_t n = rle_rpc_peers(s->rpc, list, max);
-    if (n > max) n = max;
-    lua_createtable(L, (int)n, 0);
-    for (size_t i = 0; i < n; i++) {
-        const rle_peer_info *p = &list[i];
-        lua_createtable(L, 0, 10);
-        lua_pushstring(L, p->name);
-        lua_setfield(L, -2, "name");
-        lua_pushstring(L, p->address);
-        lua_setfield(L, -2, "address");
-        set_flag(L, "connected", p->connected);
-        set_flag(L, "left", p->left);
-        set_count(L, "pid", (uint64_t)p->pid);
-        set_number(L, "silent", (double)p->silent / 1e9);
-        set_count(L, "calls_to", (uint64_t)p->calls_to);
-        set_count(L, "calls_from", (uint64_t)p->calls_from);
-        set_count(L, "references", (uint64_t)p->references);
-        set_count(L, "bytes_in", (uint64_t)p->bytes_in);
-        set_count(L, "bytes_out", (uint64_t)p->bytes_out);
-        lua_rawseti(L, -2, (int)i + 1);
-    }
-    return 1;
-}
-
-/* connected(name) -> whether that worker can be called, has said goodbye, is still there,
- * is looked for */
-static int rpc_connected(lua_State *L)
-{
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    rle_peer *peer = rle_rpc_peer(s->rpc, luaL_checkstring(L, 1));
-    rle_status code;
-    lua_pushboolean(L, peer && rle_peer_connected(s->rpc, peer));
-    lua_pushboolean(L, peer && rle_peer_left(s->rpc, peer));
-    lua_pushboolean(L, peer && rle_peer_present(s->rpc, peer));
-    lua_pushboolean(L, peer && rle_peer_link(s->rpc, peer, &code) == RLE_LINK_SEEKING);
-    return 4;
-}
-
-/* lost(name): raises why that worker is not connected and not looked for. */
-static int rpc_lost(lua_State *L)
-{
-    rle_lua_enter(L);
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    const char *name = luaL_checkstring(L, 1);
-    rle_peer *peer = rle_rpc_peer(s->rpc, name);
-    rle_status code = RLE_UNAVAILABLE;
-    if (peer && rle_peer_link(s->rpc, peer, &code) == RLE_LINK_GIVEN_UP)
-        rle_lua_raise(L, code);
-    return rle_lua_fail(L, RLE_UNAVAILABLE, "worker \"%s\" disconnected", name);
-}
-
-static int rpc_membership(lua_State *L)
-{
-    lua_pushnumber(L, (lua_Number)rle_rpc_membership(rle_lua_rpc_check(L)->rpc));
-    return 1;
-}
-
-/* open_calls() -> being served or queued here, made by us; and whether all is written */
-static int rpc_open_calls(lua_State *L)
-{
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    size_t serving, calling;
-    rle_rpc_open_calls(s->rpc, &serving, &calling);
-    lua_pushnumber(L, (lua_Number)serving);
-    lua_pushnumber(L, (lua_Number)calling);
-    lua_pushboolean(L, rle_rpc_flushed(s->rpc));
-    return 3;
-}
-
-static int rpc_counters(lua_State *L)
-{
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    rle_rpc_counters c;
-    rle_rpc_count(s->rpc, &c);
-    lua_newtable(L);
-    set_count(L, "calls_made", (uint64_t)c.calls_made);
-    set_count(L, "calls_served", (uint64_t)c.calls_served);
-    set_count(L, "late_results", (uint64_t)c.late_results);
-    set_count(L, "expired_unstarted", (uint64_t)c.expired_unstarted);
-    set_count(L, "refused_peers", (uint64_t)c.refused_peers);
-    set_count(L, "futures", (uint64_t)c.live_futures);
-    set_count(L, "calls", (uint64_t)c.live_incoming);
-    set_count(L, "objects", (uint64_t)c.exported_objects);
-    set_count(L, "timers", (uint64_t)c.timers);
-    set_count(L, "coroutines", (uint64_t)s->pooled);
-    return 1;
-}
-
-/* dump() -> text; and the coroutines that serve calls or were spawned */
-static int rpc_dump(lua_State *L)
-{
-    rle_lua_enter(L);
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    rle_writer w;
-    rle_writer_init(&w);
-    rle_rpc_dump(s->rpc, &w);
-    lua_pushlstring(L, w.data ? (const char *)w.data : "", w.len);
-    rle_writer_fini(&w);
-    lua_newtable(L);
-    int n = 0;
-    for (rle_lua_handler *h = s->all; h; h = h->all_next) {
-        lua_createtable(L, 0, 2);
-        lua_rawgeti(L, LUA_REGISTRYINDEX, h->co_ref);
-        lua_setfield(L, -2, "coroutine");
-        lua_pushstring(L, h->in ? h->info.head.method : "");
-        lua_setfield(L, -2, "method");
-        lua_rawseti(L, -2, ++n);
-    }
-    return 2;
-}
-
-/* exports() -> list of {object=, holder=, count=} */
-static int rpc_exports(lua_State *L)
-{
-    rle_lua_enter(L);
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    size_t max = rle_rpc_exports(s->rpc, NULL, 0) + 8;
-    rle_export_info *list = lua_newuserdata(L, max * sizeof *list);
-    size_t n = rle_rpc_exports(s->rpc, list, max);
-    if (n > max) n = max;
-    lua_createtable(L, (int)n, 0);
-    for (size_t i = 0; i < n; i++) {
-        lua_createtable(L, 0, 3);
-        set_count(L, "object", (uint64_t)list[i].object);
-        set_count(L, "count", (uint64_t)list[i].count);
-        lua_pushstring(L, list[i].holder);
-        lua_setfield(L, -2, "holder");
-        lua_rawseti(L, -2, (int)i + 1);
-    }
-    return 1;
-}
+/* ---- tickets ---- */
 
 static const char *check_ticket(lua_State *L, int idx)
 {
@@ -577,17 +351,6 @@ static const luaL_Reg rpc_functions[] = {
     {"close", rpc_close},
     {"active", rpc_active},
     {"generation", rpc_generation},
-    {"name", rpc_name},
-    {"addresses", rpc_addresses},
-    {"hint", rpc_hint},
-    {"workers", rpc_workers},
-    {"connected", rpc_connected},
-    {"lost", rpc_lost},
-    {"membership", rpc_membership},
-    {"open_calls", rpc_open_calls},
-    {"counters", rpc_counters},
-    {"exports", rpc_exports},
-    {"dump", rpc_dump},
     {"ticket", rpc_ticket},
     {"grant", rpc_grant},
     {"claim", rpc_claim},
@@ -615,10 +378,13 @@ void rle_lua_open_rpc(lua_State *L)
 
     lua_newtable(L);
     rle_lua_setfuncs(L, rpc_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_worker_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_call_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_run_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_future_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_wait_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_batch_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_flush_functions);
     rle_lua_rpc_open_call(L);
     rle_lua_rpc_open_future(L);
 }

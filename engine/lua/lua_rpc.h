@@ -1,12 +1,14 @@
 /* lua_rpc.h - what the files that bind remote calls share.
  *
- *   lua_rpc.c         init, shutdown, what is known about workers
+ *   lua_rpc.c         init, shutdown
+ *   lua_rpc_workers.c what is known about workers
  *   lua_rpc_values.c  Lua values to bytes and back
  *   lua_rpc_run.c     coroutines of handlers and spawned functions
  *   lua_rpc_wait.c    waiting: suspending a coroutine, or turning the loop
  *   lua_rpc_call.c    targets (a worker, or an object of one), calls
  *   lua_rpc_future.c  futures
  *   lua_rpc_error.c   error objects to bytes and back
+ *   lua_rpc_batch.h   batched functions: calls of many workers, answered together
  *   lua/rlengine/rpc.lua and rpc/ have the rest: classes, what is exported, proxies.
  *
  * How a call runs
@@ -30,13 +32,16 @@
 enum { RLE_LUA_RPC_DEPTH = 30 }; /* waits inside each other outside of handlers */
 
 typedef struct rle_lua_handler rle_lua_handler;
+struct rle_lua_flush;
 
-/* A coroutine that the scheduler runs: it serves a call, or a function spawned here. */
+/* A coroutine that the scheduler runs: it serves a call or a batch of them, or is a
+ * function spawned here. */
 struct rle_lua_handler {
     lua_State *co;
     int co_ref;          /* in the registry */
     rle_context *ctx;    /* of the coroutine; it lives as long as that */
     rle_incoming *in;    /* being served; NULL when spawned */
+    struct rle_lua_flush *flush; /* a batch being served */
     rle_incoming_info info;
     rle_decoder decoder;
     rle_future *future;  /* waited for by sync(), until take() */
@@ -90,7 +95,9 @@ typedef enum {
     RLE_HOOK_INT64_KIND, /* function(cdata) -> 1 signed, 2 unsigned, nil */
     RLE_HOOK_REF_META,   /* metatable of references */
     RLE_HOOK_SPENT,      /* empty list, for the encoder */
-    RLE_HOOK_RUN,        /* run_until_ready */
+    RLE_HOOK_BATCH_FIND, /* function(object, method, caller) -> table, if it is batched */
+    RLE_HOOK_BATCH_ENTRY, /* body of a flush's coroutine */
+    RLE_HOOK_RUN,         /* run_until_ready */
     RLE_HOOK_COUNT
 } rle_lua_hook;
 extern int rle_lua_hook_ref[RLE_HOOK_COUNT]; /* in the registry */
@@ -134,16 +141,22 @@ int64_t rle_lua_wait_deadline(lua_State *L, int arg);
 /* Push a userdata that takes the reference over. `values`: stack index of the table that
  * holds a local future's results, or 0. */
 void rle_lua_push_future(lua_State *L, rle_future *f, int values);
-extern const luaL_Reg rle_lua_rpc_call_functions[], rle_lua_rpc_future_functions[];
+extern const luaL_Reg rle_lua_rpc_worker_functions[], rle_lua_rpc_call_functions[],
+    rle_lua_rpc_future_functions[];
 /* The metatables; futures add `future_methods` to the table on top. */
 void rle_lua_rpc_open_call(lua_State *L);
 void rle_lua_rpc_open_future(lua_State *L);
 
+/* The token that the options at 1 give, or the default one. Raises. */
+void rle_lua_rpc_token(lua_State *L, rle_token *token);
+/* The option tls of the table at `idx`, read into *out; NULL when there is none. Raises.
+ */
+const rle_tls_options *rle_lua_rpc_tls(lua_State *L, int idx, rle_tls_options *out);
+
 /* ---- values ---- */
-/* Values first..top of L into the encoder. `to`: the worker they are for (references to
- * its own objects go home). Raises; the encoder is then to be reset. False when a
- * reference among them has to be waited for or needs a ticket: rpc.lua does that and
- * tries again. */
+/* Values first..top of L into the encoder. `to`: the worker they are for (references to its
+ * own objects go home). Raises; the encoder is then to be reset. False when a reference
+ * among them has to be waited for or needs a ticket: rpc.lua does that and tries again. */
 bool rle_lua_encode(lua_State *L, rle_encoder *e, int first, int top, rle_peer *to,
                     const char *what);
 /* One value from the decoder onto the stack. Raises. */
@@ -171,8 +184,16 @@ static inline rle_lua_handler *rle_lua_handler_of(lua_State *L)
     rle_lua_handler *h = rle_lua_rpc_state.current;
     return h && h->co == L ? h : NULL;
 }
-/* Do what is ready, one thing at a time, or turn the loop when there is nothing: waiting for
- * something to happen unless a coroutine can go on. True when the loop was turned. */
+/* One that is not in use, or NULL when memory ran out; then run: its coroutine begins
+ * with the function of that hook. */
+rle_lua_handler *rle_lua_handler_take(lua_State *L);
+void rle_lua_handler_run(lua_State *L, rle_lua_handler *h, rle_lua_hook entry);
+/* First thing a handler's coroutine does: modes at their defaults, its deadline, and,
+ * unless `stream` is NULL, the random stream of that name. */
+void rle_lua_handler_context(lua_State *L, const char *stream, uint64_t counter);
+uint64_t rle_lua_stream_of(const char *name); /* number of a random stream */
+/* Do what is ready, one thing at a time, or turn the loop when there is nothing: waiting
+ * for something to happen unless a coroutine can go on. True when the loop was turned. */
 bool rle_lua_rpc_step(lua_State *L);
 /* Free every coroutine; those that wait are abandoned. */
 void rle_lua_rpc_drop_handlers(lua_State *L);

@@ -5,7 +5,7 @@
  * their defaults, the call's deadline, and a random stream of its own that depends only on
  * the caller's name and the number of its call, so results do not depend on the order in
  * which calls of several workers arrive. */
-#include "lua/lua_rpc.h"
+#include "lua/lua_rpc_batch.h"
 
 #include <stdio.h>
 
@@ -19,7 +19,7 @@ enum { POOL_MAX = 1024, CALL_DRAWS_LOG2 = 28 };
 
 /* ---- life of handlers ---- */
 
-static rle_lua_handler *handler_take(lua_State *L)
+rle_lua_handler *rle_lua_handler_take(lua_State *L)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
     rle_lua_handler *h = s->pool;
@@ -64,34 +64,39 @@ static void handler_done(lua_State *L, rle_lua_handler *h, bool dead)
     }
     *h->all_at = h->all_next;
     if (h->all_next) h->all_next->all_at = h->all_at;
+    struct rle_lua_flush *flush = h->flush;
+    h->flush = NULL;
     h->in = NULL;
     h->cancelled = h->parked = h->nested = h->begun = false;
     h->deadline = 0;
     if (dead || s->pooled >= POOL_MAX) {
         luaL_unref(L, LUA_REGISTRYINDEX, h->co_ref);
         rle_free(h);
-        return;
+    } else {
+        lua_settop(h->co, 0);
+        h->next = s->pool;
+        s->pool = h;
+        s->pooled++;
     }
-    lua_settop(h->co, 0);
-    h->next = s->pool;
-    s->pool = h;
-    s->pooled++;
+    if (flush) rle_lua_flush_done(L, flush);
 }
 
 /* The worker goes while this call is being served. */
 static void abandon_call(rle_lua_handler *h)
 {
-    if (!h->in) return;
+    if (!h->in && !h->flush) return;
     char text[2 * RLE_NAME_MAX + 64];
     const char *name = rle_rpc_name(rle_lua_rpc_state.rpc);
+    const char *method = h->in ? h->info.head.method : h->flush->batch->method;
     snprintf(text, sizeof text, "\"%s\" stopped while it ran \"%s\" (outcome: unknown)",
-             name, h->info.head.method);
+             name, method);
     rle_wire_error e = {.code = RLE_UNAVAILABLE,
                         .outcome = RLE_OUTCOME_UNKNOWN,
                         .message = {text, strlen(text)},
                         .worker = {name, strlen(name)},
-                        .method = {h->info.head.method, h->info.head.method_len}};
-    rle_incoming_fail(rle_lua_rpc_state.rpc, h->in, &e);
+                        .method = {method, strlen(method)}};
+    if (h->flush) rle_lua_flush_fail(h->flush, &e);
+    if (h->in) rle_incoming_fail(rle_lua_rpc_state.rpc, h->in, &e);
     h->in = NULL;
 }
 
@@ -125,15 +130,16 @@ static void make_runnable(rle_lua_handler *h)
 
 /* ---- running ---- */
 
-static uint64_t stream_of(const char *name)
+uint64_t rle_lua_stream_of(const char *name)
 {
     uint64_t h = 14695981039346656037u;
     for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
     return h >> 1; /* bit 63 is for row keys */
 }
 
-static void set_context(lua_State *L, rle_lua_handler *h)
+void rle_lua_handler_context(lua_State *L, const char *stream, uint64_t counter)
 {
+    rle_lua_handler *h = rle_lua_handler_of(L);
     rle_context *c = rle_lua_enter(L);
     h->ctx = c;
     rle_context fresh;
@@ -143,10 +149,10 @@ static void set_context(lua_State *L, rle_lua_handler *h)
     fresh.deadline = h->deadline;
     fresh.call = h;
     *c = fresh;
-    if (!h->in) return;
+    if (!stream) return;
     c->own_rng.seed = rle_default_rng.seed;
-    c->own_rng.stream = stream_of(rle_peer_name(h->info.caller));
-    c->own_rng.counter = h->info.number << CALL_DRAWS_LOG2;
+    c->own_rng.stream = rle_lua_stream_of(stream);
+    c->own_rng.counter = counter;
     c->rng = &c->own_rng;
 }
 
@@ -159,10 +165,12 @@ static int answer_failure(lua_State *L)
     rle_encoder_init(&data);
     rle_wire_error e;
     lua_settop(L, 2);
-    rle_lua_error_to_wire(L, h->co, h->info.head.method, &e, &data);
+    const char *method = h->flush ? h->flush->batch->method : h->info.head.method;
+    rle_lua_error_to_wire(L, h->co, method, &e, &data);
     rle_incoming *in = h->in;
     h->in = NULL;
-    rle_incoming_fail(s->rpc, in, &e);
+    if (in) rle_incoming_fail(s->rpc, in, &e);
+    if (h->flush) rle_lua_flush_fail(h->flush, &e);
     rle_encoder_fini(&data);
     return 0;
 }
@@ -174,6 +182,7 @@ static void answer_out_of_memory(rle_lua_handler *h)
     rle_incoming *in = h->in;
     h->in = NULL;
     if (in) rle_incoming_fail(rle_lua_rpc_state.rpc, in, &e);
+    if (h->flush) rle_lua_flush_fail(h->flush, &e);
 }
 
 static bool is_interrupt(lua_State *L)
@@ -207,7 +216,7 @@ static void failed(lua_State *L, rle_lua_handler *h)
     if (is_interrupt(L)) rle_interrupted = 1;
     if (h->spawned) {
         fail_spawned(L, h);
-    } else if (h->in) {
+    } else if (h->in || h->flush) {
         lua_pushcfunction(L, answer_failure);
         lua_pushlightuserdata(L, h);
         lua_pushvalue(L, -3);
@@ -231,6 +240,7 @@ static void resume(lua_State *L, rle_lua_handler *h)
     if (h->parked) {
         h->parked = false;
         if (h->in) rle_incoming_waits(s->rpc, h->in, false);
+        if (h->flush) rle_lua_flush_waits(h->flush, false);
     }
     int results = 0, arguments = h->begun ? 0 : lua_gettop(h->co) - 1;
     h->begun = true;
@@ -248,10 +258,18 @@ static void resume(lua_State *L, rle_lua_handler *h)
     }
 }
 
+void rle_lua_handler_run(lua_State *L, rle_lua_handler *h, rle_lua_hook entry)
+{
+    rle_lua_push_hook(L, entry);
+    lua_xmove(L, h->co, 1);
+    resume(L, h);
+}
+
 static void start_call(lua_State *L, rle_incoming *in, const rle_incoming_info *info,
                        const rle_decoder *decoder)
 {
-    rle_lua_handler *h = handler_take(L);
+    if (rle_lua_batch_call(L, in, info, decoder)) return;
+    rle_lua_handler *h = rle_lua_handler_take(L);
     if (!h) {
         rle_lua_handler none = {.in = in};
         answer_out_of_memory(&none);
@@ -263,13 +281,12 @@ static void start_call(lua_State *L, rle_incoming *in, const rle_incoming_info *
     h->deadline = info->deadline;
     h->nested = true;
     rle_incoming_set_owner(in, h);
-    rle_lua_push_hook(L, RLE_HOOK_ENTRY);
-    lua_xmove(L, h->co, 1);
-    resume(L, h);
+    rle_lua_handler_run(L, h, RLE_HOOK_ENTRY);
 }
 
 static void drop_object(lua_State *L, uint64_t object)
 {
+    rle_lua_batch_drop_object(L, object);
     rle_lua_push_hook(L, RLE_HOOK_DROPPED);
     lua_pushnumber(L, (lua_Number)object);
     if (lua_pcall(L, 1, 0, 0) != 0) lua_pop(L, 1); /* memory; it stays alive */
@@ -281,6 +298,11 @@ static bool place_tensors(rle_rpc *rpc)
     rle_placement p;
     void *data[RLE_WIRE_TENSORS], *handles[RLE_WIRE_TENSORS];
     if (!rle_rpc_next_placement(rpc, &p)) return false;
+    if (rle_lua_batch_place(&p, data, handles)) {
+        if (!rle_rpc_place(rpc, &p, data, handles))
+            for (int i = 0; i < p.count; i++) rle_tensor_release(handles[i]);
+        return true;
+    }
     rle_context *c = rle_context_current();
     uint8_t owner = c->owner;
     c->owner = RLE_OWNER_RPC;
@@ -326,6 +348,12 @@ static bool take_work(lua_State *L, unsigned kind)
     }
     case RLE_WORK_PLACE:
         return place_tensors(s->rpc);
+    case RLE_WORK_BATCH: {
+        rle_batch *b = rle_rpc_next_batch(s->rpc);
+        if (!b) return false;
+        rle_lua_batch_flush(L, rle_batch_owner(b), RLE_FLUSH_DELAY);
+        return true;
+    }
     default: {
         uint64_t object = rle_rpc_next_dropped(s->rpc);
         if (!object) return false;
@@ -335,7 +363,7 @@ static bool take_work(lua_State *L, unsigned kind)
     }
 }
 
-enum { STEPS_PER_LOOK = 64 };
+enum { STEPS_PER_LOOK = 64, STEPS_PER_BATCH = 16 };
 
 bool rle_lua_rpc_step(lua_State *L)
 {
@@ -350,11 +378,15 @@ bool rle_lua_rpc_step(lua_State *L)
     }
     while (s->work) {
         unsigned kind = s->work & -s->work;
+        /* Calls that keep coming must not keep a batch that is due. */
+        if ((s->work & RLE_WORK_BATCH) && s->steps % STEPS_PER_BATCH == 0)
+            kind = RLE_WORK_BATCH;
         if (take_work(L, kind)) return false;
         s->work &= ~kind;
     }
     rle_lua_handler *h = s->runnable;
     s->steps = 0;
+    if (!h && rle_lua_batch_idle(s)) return false;
     s->work = rle_rpc_turn(s->rpc, !h);
     if (!h) return true;
     s->runnable = h->next;
@@ -377,7 +409,8 @@ static int run_args(lua_State *L)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
     rle_lua_handler *h = check_handler(L);
-    set_context(L, h);
+    rle_lua_handler_context(L, rle_peer_name(h->info.caller),
+                            h->info.number << CALL_DRAWS_LOG2);
     const rle_call_head *head = &h->info.head;
     luaL_checkstack(L, head->args + 8, "arguments of a call");
     lua_pushboolean(L, head->construct);
@@ -419,7 +452,7 @@ static int run_spawn(lua_State *L)
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     luaL_checktype(L, 1, LUA_TTABLE);
     luaL_checktype(L, 2, LUA_TFUNCTION);
-    rle_lua_handler *h = handler_take(L);
+    rle_lua_handler *h = rle_lua_handler_take(L);
     if (!h) rle_lua_check(L, rle_oom(sizeof *h, "coroutine"));
     rle_lua_handler *parent = s->current;
     h->deadline = parent ? parent->deadline : 0;
@@ -451,7 +484,8 @@ static int run_spawn(lua_State *L)
 /* begin(): first thing a spawned coroutine does. */
 static int run_begin(lua_State *L)
 {
-    set_context(L, check_handler(L));
+    check_handler(L);
+    rle_lua_handler_context(L, NULL, 0);
     return 0;
 }
 

@@ -3,7 +3,7 @@
  * A script's own coroutine inside a handler cannot be suspended by us, because it would come
  * back to the script that resumed it. It turns the loop itself, inside the handler, like the
  * script's main coroutine; how deep such waits may lie inside each other is bounded. */
-#include "lua/lua_rpc.h"
+#include "lua/lua_rpc_batch.h"
 
 #include "base/clock.h"
 
@@ -129,6 +129,7 @@ int rle_lua_wait(lua_State *L, rle_future *const *futures, size_t count, rle_wai
     h->parked = true;
     if (h->cancelled) rle_wait_cancel(s->rpc, &h->waiter);
     if (h->in && h->waiter.remote) rle_incoming_waits(s->rpc, h->in, true);
+    if (h->flush && h->waiter.remote) rle_lua_flush_waits(h->flush, true);
     return lua_yield(L, 0);
 }
 

@@ -20,7 +20,7 @@ struct rle_tensor **rle_lua_new_tensor(lua_State *L)
     h->magic = RLE_HANDLE_MAGIC;
     h->t = NULL;
     h->closed_at = 0;
-    h->by_scope = false;
+    h->by_scope = h->by_batch = false;
     h->scope = NULL;
     lua_rawgeti(L, LUA_REGISTRYINDEX, HANDLE_META);
     lua_setmetatable(L, -2);
@@ -49,6 +49,12 @@ struct rle_tensor *rle_lua_check_tensor(lua_State *L, int arg)
             "argument %d: this tensor was closed at the end of the rl.scope at %s; "
             "return it from the scope or pass it to rl.keep",
             arg, rle_site_name(h->closed_at));
+    if (h && h->by_batch)
+        rle_lua_fail(
+            L, RLE_FAILED_PRECONDITION,
+            "argument %d: this tensor was the rows of a batch that has been answered; "
+            "keep a copy of it, t:clone()",
+            arg);
     if (h)
         rle_lua_fail(L, RLE_FAILED_PRECONDITION,
                      "argument %d: this tensor was freed at %s", arg,

@@ -17,6 +17,7 @@ typedef struct rle_lua_handle {
     rle_tensor *t;      /* NULL: closed */
     uint32_t closed_at; /* site of the scope or free() that closed it */
     bool by_scope;
+    bool by_batch;               /* it was rows of a batch, which is over */
     struct rle_lua_scope *scope; /* NULL: in none */
     struct rle_lua_handle *prev, *next;
 } rle_lua_handle;

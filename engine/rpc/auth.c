@@ -9,11 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
-#include "base/world.h"
 
 /* "~/x" for a path under the home folder. */
 static void show_path(const char *path, char *out, size_t size)
@@ -73,26 +73,39 @@ static rle_status read_all(int fd, const char *source, rle_token *out)
     return s;
 }
 
-rle_status rle_token_from_file(const char *path, rle_token *out)
+rle_status rle_private_file(const char *what, const char *path, rle_status code,
+                            char *shown, size_t size, int *out)
 {
-    char shown[160];
-    show_path(path, shown, sizeof shown);
+    show_path(path, shown, size);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
-        return rle_fail(RLE_UNAUTHENTICATED, "cannot read the token file %s: %s", shown,
+        return rle_fail(code, "cannot read the %s file %s: %s", what, shown,
                         strerror(errno));
     struct stat st;
     rle_status s = RLE_OK;
     if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode))
-        s = rle_fail(RLE_UNAUTHENTICATED, "token file %s is not a file", shown);
+        s = rle_fail(code, "%s file %s is not a file", what, shown);
     else if (st.st_mode & 077)
-        s = rle_fail(RLE_UNAUTHENTICATED,
-                     "token file %s can be read by others (mode %04o); chmod 600 it",
-                     shown, st.st_mode & 07777);
+        s = rle_fail(code, "%s file %s can be read by others (mode %04o); chmod 600 it",
+                     what, shown, st.st_mode & 07777);
     else if (st.st_uid != geteuid() && st.st_uid != 0)
-        s = rle_fail(RLE_UNAUTHENTICATED, "token file %s belongs to user %u, not to you",
-                     shown, (unsigned)st.st_uid);
-    if (s == RLE_OK) s = read_all(fd, shown, out);
+        s = rle_fail(code, "%s file %s belongs to user %u, not to you", what, shown,
+                     (unsigned)st.st_uid);
+    if (s != RLE_OK) {
+        close(fd);
+        return s;
+    }
+    *out = fd;
+    return RLE_OK;
+}
+
+rle_status rle_token_from_file(const char *path, rle_token *out)
+{
+    char shown[160];
+    int fd;
+    RLE_TRY(
+        rle_private_file("token", path, RLE_UNAUTHENTICATED, shown, sizeof shown, &fd));
+    rle_status s = read_all(fd, shown, out);
     close(fd);
     return s;
 }
@@ -151,7 +164,16 @@ void rle_token_forget(rle_token *t)
 
 rle_status rle_random_bytes(void *out, size_t n)
 {
-    return rle_entropy(out, n);
+    uint8_t *p = out;
+    while (n) {
+        ssize_t got = getrandom(p, n, 0);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0)
+            return rle_fail(RLE_INTERNAL, "no random bytes: %s", strerror(errno));
+        p += got;
+        n -= (size_t)got;
+    }
+    return RLE_OK;
 }
 
 rle_status rle_auth_proof(const rle_token *token, char role, const void *hello,

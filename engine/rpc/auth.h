@@ -27,6 +27,12 @@ typedef struct rle_token {
     char source[160]; /* for messages: "~/.config/rlengine/token" */
 } rle_token;
 
+/* Open a file that holds a secret, a "token" or a "tls key": `code` unless it is a file
+ * that only its owner can read, and the owner is this user or root. `shown` gets the path
+ * for messages. */
+rle_status rle_private_file(const char *what, const char *path, rle_status code,
+                            char *shown, size_t size, int *fd);
+
 /* UNAUTHENTICATED with the reason: missing, readable by others, too short. */
 rle_status rle_token_from_bytes(const void *bytes, size_t len, const char *source,
                                 rle_token *out);

@@ -326,17 +326,29 @@ static void end_of_stream(rle_conn *conn)
     rle_conn_close(conn, reason, false);
 }
 
-static void conn_readable(evutil_socket_t fd, short what, void *arg)
+void rle_conn_broken(rle_conn *conn, int why)
 {
-    (void)fd;
-    (void)what;
-    rle_conn *conn = arg;
+    if (why == EPROTO && conn->transport.ops->failure) {
+        rle_status code = conn->transport.ops->failure(&conn->transport);
+        if (conn->state == RLE_CONN_OPEN)
+            rle_conn_reject(conn);
+        else
+            rle_handshake_broken(conn, code);
+        return;
+    }
+    bool gone = why == ECONNRESET || why == EPIPE;
+    rle_conn_close(conn, gone ? "end of stream" : strerror(why), false);
+}
+
+static void read_some(rle_conn *conn)
+{
     rle_rpc *rpc = conn->rpc;
     bool guard = rle_evloop_on_guard();
     for (int round = 0; round < 4 && conn->state != RLE_CONN_DEAD; round++) {
         size_t used = guard ? 0 : rpc->scratch_used;
         size_t room = RLE_SCRATCH_SIZE - used;
         if (room < RLE_SCRATCH_MIN_READ) return; /* the next turn has it all again */
+        if (room > RLE_READ_AHEAD) room = RLE_READ_AHEAD;
         uint8_t *scratch = (guard ? rpc->guard_scratch : rpc->scratch) + used;
         if (conn->placing) {
             if (!guard) return; /* the owner is asked first */
@@ -358,9 +370,7 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
             room = 0;
         ssize_t got = conn->transport.ops->readv(&conn->transport, iov, n);
         if (got < 0) {
-            if (errno == EAGAIN) return;
-            rle_conn_close(conn, errno == ECONNRESET ? "end of stream" : strerror(errno),
-                           false);
+            if (errno != EAGAIN) rle_conn_broken(conn, errno);
             return;
         }
         if (got == 0) {
@@ -390,6 +400,33 @@ static void conn_readable(evutil_socket_t fd, short what, void *arg)
     }
 }
 
+static void conn_readable(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    rle_conn *conn = arg;
+    if (conn->state == RLE_CONN_SECURING) rle_handshake_secure(conn);
+    if (conn->state == RLE_CONN_SECURING || conn->state == RLE_CONN_DEAD) return;
+    read_some(conn);
+    const rle_transport *t = &conn->transport;
+    if (!t->ops->pending || conn->state == RLE_CONN_DEAD || conn->unread ||
+        !t->ops->pending(t))
+        return;
+    conn->unread = true;
+    conn->unread_next = conn->rpc->unread;
+    conn->rpc->unread = conn;
+}
+
+void rle_conn_read_held(rle_rpc *rpc)
+{
+    while (rpc->unread) {
+        rle_conn *conn = rpc->unread;
+        rpc->unread = conn->unread_next;
+        conn->unread = false;
+        if (conn->state != RLE_CONN_DEAD) rle_watch_ring(conn->read_watch);
+    }
+}
+
 static void conn_writable(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
@@ -411,10 +448,14 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
     rle_transport transport = {.ops = &rle_socket_transport, .fd = fd};
     rle_conn *conn = rle_calloc(1, sizeof *conn);
     rle_handshake *handshake = conn ? rle_calloc(1, sizeof *handshake) : NULL;
-    if (!handshake) {
+    rle_status s = handshake ? RLE_OK : rle_oom(sizeof *conn, "connection");
+    bool tls = rle_tls_covers(rpc->tls, address);
+    if (s == RLE_OK && tls) s = rle_tls_wrap(rpc->tls, &transport, address, initiator);
+    if (s != RLE_OK) {
+        rle_free(handshake);
         rle_free(conn);
         transport.ops->close(&transport);
-        return rle_oom(sizeof *conn, "connection");
+        return s;
     }
     handshake->rpc = rpc;
     handshake->conn = conn;
@@ -423,9 +464,11 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
     conn->transport = transport;
     conn->address = *address;
     conn->is_unix = address->is_unix;
-    conn->body_crc = !address->is_unix;
+    conn->body_crc = !address->is_unix && !tls;
     conn->initiator = initiator;
-    conn->state = connecting ? RLE_CONN_CONNECTING : RLE_CONN_GREETING;
+    conn->state = connecting ? RLE_CONN_CONNECTING
+                  : tls      ? RLE_CONN_SECURING
+                             : RLE_CONN_GREETING;
     conn->long_last = &conn->long_first;
     conn->heard = rle_now();
     conn->read_watch = rle_watch_new(&rpc->loop, fd, RLE_WATCH_READ, conn_readable, conn);
@@ -453,14 +496,7 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
 
 static void drop_buffers(rle_conn *conn)
 {
-    while (conn->long_first) {
-        rle_out_message *m = conn->long_first;
-        conn->long_first = m->next;
-        rle_out_message_free(m);
-    }
-    conn->long_last = &conn->long_first;
-    rle_out_message_free(conn->chunk);
-    conn->chunk = NULL;
+    rle_conn_drop_output(conn);
     rle_free(conn->control);
     rle_free(conn->kept);
     conn->control = conn->kept = NULL;
@@ -477,9 +513,6 @@ static void drop_buffers(rle_conn *conn)
             rle_free(m->body);
         rle_free(m);
     }
-    rle_free(conn->out);
-    conn->out = NULL;
-    conn->out_begin = conn->out_end = conn->out_cap = 0;
 }
 
 void rle_conn_reject(rle_conn *conn)

@@ -94,9 +94,14 @@ static void note_absence(rle_conn *conn, uint32_t away_ms)
             (double)(rle_now() - oldest->started) / RLE_SECONDS);
 }
 
-static void goaway(rle_conn *conn)
+static void goaway(rle_conn *conn, const rle_frame *f)
 {
     char before[RLE_NAME_MAX + 32];
+    if (f->code != RLE_OK) {
+        conn->ending = RLE_ENDING_SAID;
+        rle_conn_close(conn, "it ended the session", false);
+        return;
+    }
     conn->going_away = true;
     conn->rpc->membership++;
     snprintf(before, sizeof before, "\"%s\" is stopping and did not run ", conn->peer->name);
@@ -124,13 +129,14 @@ void rle_dispatch_control(rle_conn *conn, const rle_frame *f, const uint8_t *pay
     }
     case RLE_FRAME_PONG:
         note_absence(conn, f->credit);
+        rle_contest_answered(conn, f->arg);
         break;
     case RLE_FRAME_RELEASE:
         for (uint32_t at = 0; at < f->payload; at += RELEASE_ENTRY)
             rle_export_released(conn, rle_get64(payload + at), rle_get32(payload + at + 8));
         break;
     case RLE_FRAME_GOAWAY:
-        goaway(conn);
+        goaway(conn, f);
         break;
     case RLE_FRAME_ERROR: {
         rle_msg m = {.data = payload, .size = f->payload, .values = f->payload};

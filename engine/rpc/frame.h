@@ -49,14 +49,14 @@ typedef enum {
     RLE_FRAME_AUTH,      /* proof of the token; grants credits */
     RLE_FRAME_CALL,
     RLE_FRAME_RESULT,
-    RLE_FRAME_ERROR,  /* of a call (id > 0) or of the connection (id 0) */
-    RLE_FRAME_CHUNK,  /* the next piece of a message */
-    RLE_FRAME_CREDIT, /* grants calls, nothing else */
-    RLE_FRAME_CANCEL, /* nobody waits for this call any more */
-    RLE_FRAME_PING,   /* answered at once, by C, whatever Lua does */
+    RLE_FRAME_ERROR,   /* of a call (id > 0) or of the connection (id 0) */
+    RLE_FRAME_CHUNK,   /* the next piece of a message */
+    RLE_FRAME_CREDIT,  /* grants calls, nothing else */
+    RLE_FRAME_CANCEL,  /* nobody waits for this call any more */
+    RLE_FRAME_PING,    /* answered at once, by C, whatever Lua does */
     RLE_FRAME_PONG,
     RLE_FRAME_RELEASE, /* (object u64, count u32) pairs */
-    RLE_FRAME_GOAWAY,  /* no new calls, please; I am leaving */
+    RLE_FRAME_GOAWAY,  /* no new calls, I am leaving; with a code: the session is over */
     RLE_FRAME_TYPES
 } rle_frame_type;
 

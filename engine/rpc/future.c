@@ -6,7 +6,7 @@
 
 #include "base/context.h"
 #include "base/log.h"
-#include "rpc/rpc_internal.h"
+#include "rpc/batch_internal.h"
 
 enum { POOL_MAX = 256 };
 
@@ -216,6 +216,7 @@ void rle_future_result(rle_conn *conn, const rle_frame *frame, rle_msg *m)
     rle_future *f = slot->v.pointer;
     rle_map_delete(&conn->calls, frame->id);
     f->conn = NULL;
+    if (!conn->calls.used && conn->peer->batches) rle_batches_episode_over(conn->peer);
     rle_status s = rle_message_keep(rpc, m, &f->message);
     if (s == RLE_OK)
         complete(f, result ? RLE_FUTURE_DONE : RLE_FUTURE_FAILED);
@@ -231,6 +232,7 @@ static void withdraw(rle_future *f)
     if (!conn) return;
     f->conn = NULL;
     rle_map_delete(&conn->calls, f->id);
+    if (!conn->calls.used && conn->peer->batches) rle_batches_episode_over(conn->peer);
     rle_conn_control(conn, RLE_FRAME_CANCEL, f->id, 0, 0);
     f->refs--; /* the table's; whoever calls holds another */
 }

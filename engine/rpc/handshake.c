@@ -15,7 +15,6 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "base/world.h"
 #include "rpc/rpc_internal.h"
 
 /* Element types this build can carry. */
@@ -110,7 +109,7 @@ static rle_status my_greeting(rle_rpc *rpc, rle_greeting *g)
     g->heartbeat_ms = (uint32_t)(rpc->o.heartbeat / 1000000);
     g->timeout_ms = (uint32_t)(rpc->o.peer_timeout / 1000000);
     g->max_frame = RLE_FRAME_MAX_PAYLOAD;
-    g->pid = (uint32_t)rle_process_number();
+    g->pid = (uint32_t)getpid();
     g->max_message = rpc->o.max_message;
     g->incarnation = rpc->incarnation;
     snprintf(g->name, sizeof g->name, "%s", rpc->name);
@@ -153,8 +152,7 @@ static rle_status send_greeting(rle_conn *conn, rle_frame_type type, uint16_t ve
 
 /* ---- refusing ---- */
 
-/* Tell the other side why, and close. The message is rle_message(). */
-static void refuse(rle_conn *conn, rle_status code)
+void rle_handshake_refuse(rle_conn *conn, rle_status code)
 {
     char text[512];
     snprintf(text, sizeof text, "%s", rle_message());
@@ -241,6 +239,14 @@ static int count_refusal(rle_rpc *rpc, const rle_address *address)
     return recent;
 }
 
+/* Somebody could not prove who it is. */
+static void log_refusal(rle_conn *conn, const char *why)
+{
+    int recent = count_refusal(conn->rpc, &conn->address);
+    rle_log(RLE_LOG_WARN, "refused %s: %s (%d in the last minute)", conn->address.shown,
+            why, recent);
+}
+
 bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address)
 {
     rle_refusals *r = address->is_unix ? NULL : refusals_of(rpc, address, false);
@@ -278,7 +284,7 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     }
     conn->result = NULL;
     rle_handshake_free(conn);
-    if (rpc->stopping) rle_conn_control(conn, RLE_FRAME_GOAWAY, 0, 0, 0);
+    if (rpc->stopping) rle_conn_goaway(conn, RLE_OK);
     if (conn->state == RLE_CONN_OPEN && peer->held) rle_peer_send_held(peer);
     if (conn->state == RLE_CONN_OPEN && rpc->followers) rle_followers_ask(conn);
 }
@@ -289,10 +295,8 @@ static rle_status check_name(rle_conn *conn, const rle_greeting *theirs, rle_pee
     rle_peer *peer = rle_peer_get(conn->rpc, theirs->name);
     if (!peer) return rle_oom(sizeof *peer, "worker");
     if (peer->is_self)
-        return rle_fail(RLE_ALREADY_EXISTS,
-                        "\"%s\" is already the name of pid %d; pick another "
-                        "name",
-                        theirs->name, (int)rle_process_number());
+        return rle_fail(RLE_ALREADY_EXISTS, "\"%s\" is already the name of pid %d; pick another "
+                        "name", theirs->name, (int)getpid());
     if (peer->conn)
         return rle_fail(RLE_ALREADY_EXISTS,
                         "\"%s\" is already connected from pid %d; pick another name",
@@ -336,7 +340,7 @@ static void got_hello(rle_conn *conn, const uint8_t *payload, size_t n)
         rle_fail(RLE_UNIMPLEMENTED, "\"%s\" speaks protocol %s, \"%s\" speaks %s",
                  h->theirs.name, theirs, rpc->name, mine);
         rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
-        refuse(conn, RLE_UNIMPLEMENTED);
+        rle_handshake_refuse(conn, RLE_UNIMPLEMENTED);
         return;
     }
     conn->state = RLE_CONN_PROVING;
@@ -382,28 +386,37 @@ static void judge(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
                                   h->ack_len, want);
     bool known = s == RLE_OK && rle_auth_equal(want, got) && f->payload == sizeof got;
     if (!known) {
-        int recent = count_refusal(rpc, &conn->address);
-        rle_log(RLE_LOG_WARN, "refused %s: wrong token (%d in the last minute)",
-                conn->address.shown, recent);
+        log_refusal(conn, "wrong token");
         rle_fail(RLE_UNAUTHENTICATED, "\"%s\" refused the token", rpc->name);
-        refuse(conn, RLE_UNAUTHENTICATED);
+        rle_handshake_refuse(conn, RLE_UNAUTHENTICATED);
         return;
     }
-    rle_peer *peer = NULL;
-    s = check_name(conn, &h->theirs, &peer);
+    h->credit = f->credit;
+    rle_handshake_admit(conn);
+}
+
+void rle_handshake_admit(rle_conn *conn)
+{
+    rle_handshake *h = conn->handshake;
+    rle_rpc *rpc = conn->rpc;
+    rle_peer *peer = rle_peer_get(rpc, h->theirs.name);
+    rle_status s = peer ? RLE_OK : rle_oom(sizeof *peer, "worker");
+    if (peer && peer->conn && !rle_replace(conn, peer->conn)) return;
+    if (s == RLE_OK) s = check_name(conn, &h->theirs, &peer);
     if (s == RLE_OK && peer->opening && strcmp(rpc->name, h->theirs.name) < 0)
         s = rle_fail(RLE_ABORTED, "\"%s\" is connecting to \"%s\" already", rpc->name,
                      h->theirs.name);
     if (s != RLE_OK) {
         rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
-        refuse(conn, s);
+        rle_handshake_refuse(conn, s);
         return;
     }
+    uint8_t proof[RLE_PROOF_SIZE];
     s = rle_auth_proof(&rpc->token, 's', h->hello, h->hello_len, h->ack, h->ack_len,
-                       want);
+                       proof);
     if (s == RLE_OK)
-        s = send_payload(conn, RLE_FRAME_AUTH, (uint32_t)rpc->o.max_credits, want,
-                         sizeof want);
+        s = send_payload(conn, RLE_FRAME_AUTH, (uint32_t)rpc->o.max_credits, proof,
+                         sizeof proof);
     if (conn->state == RLE_CONN_DEAD) return;
     if (s != RLE_OK) {
         rle_conn_reject(conn);
@@ -415,7 +428,7 @@ static void judge(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
         mine->peer = NULL;
         rle_conn_close(mine, "the other side connected first", true);
     }
-    conn->credits = f->credit < RLE_CALLS_HARD ? f->credit : RLE_CALLS_HARD;
+    conn->credits = h->credit < RLE_CALLS_HARD ? h->credit : RLE_CALLS_HARD;
     open_conn(conn, peer);
 }
 
@@ -466,7 +479,8 @@ void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payl
         got_hello(conn, payload, f->payload);
     } else if (f->type == RLE_FRAME_HELLO_ACK && greeting && conn->initiator) {
         got_hello_ack(conn, payload, f->payload);
-    } else if (f->type == RLE_FRAME_AUTH && proving && !conn->initiator) {
+    } else if (f->type == RLE_FRAME_AUTH && proving && !conn->initiator &&
+               !conn->handshake->contest) {
         judge(conn, f, payload);
     } else if (f->type == RLE_FRAME_AUTH && proving && conn->initiator) {
         welcomed(conn, f, payload);
@@ -489,6 +503,46 @@ void rle_handshake_late(rle_timer *t)
         rle_conn_reject(h->conn);
 }
 
+/* Initiator: the first word. */
+static void greet(rle_conn *conn)
+{
+    rle_handshake *h = conn->handshake;
+    rle_status s =
+        send_greeting(conn, RLE_FRAME_HELLO, 0, h->hello, sizeof h->hello, &h->hello_len);
+    if (s != RLE_OK && conn->state != RLE_CONN_DEAD) rle_handshake_give_up(conn, s);
+}
+
+void rle_handshake_broken(rle_conn *conn, rle_status code)
+{
+    char why[512];
+    snprintf(why, sizeof why, "%s", rle_message());
+    if (!conn->initiator && code == RLE_UNAUTHENTICATED) {
+        log_refusal(conn, why);
+        conn->rpc->counters.refused_peers++;
+        rle_conn_close(conn, why, true);
+    } else if (!conn->initiator) {
+        rle_conn_reject(conn);
+    } else {
+        if (code != RLE_UNAUTHENTICATED)
+            rle_fail(code, "connection to %s: %s", conn->address.shown, why);
+        rle_handshake_give_up(conn, code);
+    }
+}
+
+void rle_handshake_secure(rle_conn *conn)
+{
+    bool done;
+    rle_status s = conn->transport.ops->shake(&conn->transport, &done);
+    if (s != RLE_OK) {
+        rle_handshake_broken(conn, s);
+        return;
+    }
+    rle_conn_arm_write(conn, rle_conn_unsent(conn));
+    if (!done) return;
+    conn->state = RLE_CONN_GREETING;
+    if (conn->initiator) greet(conn);
+}
+
 void rle_handshake_begin(rle_conn *conn)
 {
     if (conn->initiator && conn->state == RLE_CONN_CONNECTING) {
@@ -500,7 +554,7 @@ void rle_handshake_begin(rle_conn *conn)
             rle_handshake_give_up(conn, RLE_UNAVAILABLE);
             return;
         }
-        conn->state = RLE_CONN_GREETING;
+        conn->state = conn->transport.ops->shake ? RLE_CONN_SECURING : RLE_CONN_GREETING;
         if (!rle_watch_on(conn->read_watch)) {
             rle_oom(0, "connection");
             rle_handshake_give_up(conn, RLE_RESOURCE_EXHAUSTED);
@@ -513,13 +567,15 @@ void rle_handshake_begin(rle_conn *conn)
         h->timer.fire = rle_handshake_late;
         s = rle_timer_arm(&conn->rpc->loop, &h->timer, rle_now() + RLE_HANDSHAKE_TIME);
     }
-    if (s == RLE_OK && conn->initiator)
-        s = send_greeting(conn, RLE_FRAME_HELLO, 0, h->hello, sizeof h->hello, &h->hello_len);
-    if (s != RLE_OK && conn->state != RLE_CONN_DEAD) {
+    if (s != RLE_OK) {
         if (conn->initiator)
             rle_handshake_give_up(conn, s);
         else
             rle_conn_reject(conn);
+    } else if (conn->initiator && conn->state == RLE_CONN_SECURING) {
+        rle_handshake_secure(conn);
+    } else if (conn->initiator) {
+        greet(conn);
     }
 }
 
@@ -527,6 +583,7 @@ void rle_handshake_free(rle_conn *conn)
 {
     if (!conn->handshake) return;
     rle_timer_disarm(&conn->rpc->loop, &conn->handshake->timer);
+    rle_contest_leave(conn->handshake);
     rle_free(conn->handshake);
     conn->handshake = NULL;
 }

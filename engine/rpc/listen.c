@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/context.h"
@@ -41,13 +42,34 @@ static void stop_listening(struct rle_listener *listener)
     rle_watch_off(listener->watch);
 }
 
+/* Those who wait are in the kernel's queue; said once, until none of them waits any more.
+ */
 static void pause_accepting(struct rle_listener *listener, const char *why)
 {
     rle_rpc *rpc = listener->rpc;
-    if (!rpc->accept_timer.place) rle_log(RLE_LOG_WARN, "accepting paused: %s", why);
+    if (!rpc->short_of) rle_log(RLE_LOG_WARN, "accepting paused: %s", why);
+    if (!rpc->short_of) rpc->short_of = listener;
     stop_listening(listener);
     rpc->accept_timer.fire = accept_again;
     rle_timer_arm(&rpc->loop, &rpc->accept_timer, rle_now() + ACCEPT_PAUSE);
+}
+
+/* accept(2) failed. */
+static void accept_failed(struct rle_listener *listener, int why)
+{
+    rle_rpc *rpc = listener->rpc;
+    char text[96];
+    struct rlimit limit;
+    if (why == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+        unsigned long long most = limit.rlim_cur;
+        snprintf(text, sizeof text, "%llu of %llu file descriptors in use", most, most);
+        pause_accepting(listener, text);
+    } else if (why == EMFILE || why == ENFILE || why == ENOBUFS || why == ENOMEM) {
+        pause_accepting(listener, strerror(why));
+    } else if (why == EAGAIN && rpc->short_of == listener) {
+        rpc->short_of = NULL;
+        rle_log(RLE_LOG_INFO, "accepting again");
+    } /* or a connection that is gone already */
 }
 
 static bool user_allowed(rle_rpc *rpc, uid_t uid)
@@ -88,9 +110,8 @@ static void listener_readable(evutil_socket_t fd, short what, void *arg)
         rle_address from;
         int got = rle_accept(fd, &from);
         if (got < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
-                pause_accepting(listener, strerror(errno));
-            return; /* EAGAIN, or a connection that is gone already */
+            accept_failed(listener, errno);
+            return;
         }
         if (from.is_unix) from = listener->address;
         if (!admit(rpc, got, &from)) {
@@ -114,8 +135,9 @@ rle_status rle_rpc_listen(rle_rpc *rpc, const char *text, char *bound)
         return rle_fail(RLE_INVALID_ARGUMENT, "more than %d addresses to listen on",
                         RLE_LISTEN_MAX);
     int fd;
-    RLE_TRY(rle_listen(&at, rpc->o.insecure_network, &fd, &real));
-    if (!real.is_loopback)
+    bool tls = rle_tls_covers(rpc->tls, &at);
+    RLE_TRY(rle_listen(&at, tls || rpc->o.insecure_network, &fd, &real));
+    if (!real.is_loopback && !tls)
         rle_log(RLE_LOG_WARN,
                 "listening on %s without tls: whoever can read this network can read and change "
                 "what is sent",
@@ -179,7 +201,9 @@ void rle_peer_open(rle_peer *peer)
                 continue;
         }
         if (rle_address_parse(peer->address[i], &to) != RLE_OK ||
-            rle_address_allowed(&to, rpc->o.insecure_network, "connect to") != RLE_OK)
+            rle_address_allowed(&to,
+                                rle_tls_covers(rpc->tls, &to) || rpc->o.insecure_network,
+                                "connect to") != RLE_OK)
             continue;
         rle_connect_begin(rpc, &to, NULL, peer, NULL);
     }
@@ -199,8 +223,9 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
 {
     rle_address to;
     RLE_TRY(rle_address_parse(text, &to));
-    RLE_TRY(rle_address_allowed(&to, rpc->o.insecure_network, "connect to"));
-    if (!to.is_loopback)
+    bool tls = rle_tls_covers(rpc->tls, &to);
+    RLE_TRY(rle_address_allowed(&to, tls || rpc->o.insecure_network, "connect to"));
+    if (!to.is_loopback && !tls)
         rle_log(RLE_LOG_WARN,
                 "connecting to %s without tls: whoever can read this network can read and "
                 "change what is sent",

@@ -6,6 +6,7 @@
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
@@ -14,6 +15,8 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
 #include "base/mem.h"
 
 enum {
@@ -67,10 +70,6 @@ static void heap_down(rle_evloop *l, size_t i, rle_timer *t)
 
 static void set_alarm(rle_evloop *l, int64_t at)
 {
-    if (rle_simulated()) {
-        l->alarm_at = at;
-        return;
-    }
     int64_t left = at - rle_now();
     if (left < 1) left = 1; /* 0 would switch it off */
     struct itimerspec spec = {
@@ -126,11 +125,6 @@ static void alarm_rings(evutil_socket_t fd, short what, void *arg)
     uint64_t count;
     ssize_t n = read(fd, &count, sizeof count);
     (void)n;
-    rle_timers_fire(l);
-}
-
-void rle_timers_fire(rle_evloop *l)
-{
     l->alarm_at = INT64_MAX;
     int64_t now = rle_now();
     while (l->timers && l->heap[0]->at <= now) {
@@ -145,10 +139,6 @@ void rle_timers_fire(rle_evloop *l)
 
 void rle_evloop_wake(rle_evloop *l)
 {
-    if (rle_simulated()) {
-        l->woken = true;
-        return;
-    }
     uint64_t one = 1;
     int before = errno;
     ssize_t n = write(l->wake_fd, &one, sizeof one);
@@ -218,10 +208,6 @@ void rle_evloop_turn(rle_evloop *l, bool block)
     /* Only the owner counts, so that need be no atomic addition. */
     uint64_t turns = atomic_load_explicit(&l->turns, memory_order_relaxed);
     atomic_store_explicit(&l->turns, turns + 1, memory_order_relaxed);
-    if (rle_simulated()) {
-        rle_sim_turn(l, block);
-        return;
-    }
     if (!block) {
         /* Once: alone, EVLOOP_NONBLOCK goes on as long as anything is active, and a message
          * whose tensors wait for the owner to find them a place stays readable until then. */
@@ -316,12 +302,41 @@ static void *guard_main(void *arg)
 
 /* ---- life ---- */
 
+static void event_says(int severity, const char *line)
+{
+    (void)severity; /* whoever called it reports what failed */
+    rle_log(RLE_LOG_DEBUG, "libevent: %s", line);
+}
+
+/* libevent's memory fails when tests order it, and it prints nothing by itself. */
+static void tame_libevent(void)
+{
+    event_set_log_callback(event_says);
+    event_set_mem_functions(rle_malloc_for_others, rle_realloc_for_others, free);
+}
+
+/* The base, or NULL; errno tells why. */
+static struct event_base *make_base(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, tame_libevent);
+    errno = ENOMEM; /* where it does not say */
+    return rle_fault_io(EMFILE) ? NULL : event_base_new();
+}
+
+static int fd_or_fault(int fd)
+{
+    if (fd < 0 || !rle_fault_io(EMFILE)) return fd;
+    close(fd);
+    errno = EMFILE;
+    return -1;
+}
+
 rle_status rle_evloop_init(rle_evloop *l)
 {
     memset(l, 0, sizeof *l);
     l->alarm_at = INT64_MAX;
     l->wake_fd = l->alarm_fd = -1;
-    if (rle_simulated()) return RLE_OK;
     l->needs_fence = !have_membarrier();
     pthread_mutex_init(&l->guard_lock, NULL);
     pthread_condattr_t attr;
@@ -329,9 +344,12 @@ rle_status rle_evloop_init(rle_evloop *l)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&l->guard_wake, &attr);
     pthread_condattr_destroy(&attr);
-    l->base = event_base_new();
-    l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    l->alarm_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    l->base = make_base();
+    l->wake_fd = l->base ? fd_or_fault(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) : -1;
+    l->alarm_fd =
+        l->wake_fd < 0
+            ? -1
+            : fd_or_fault(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
     if (l->base && l->wake_fd >= 0 && l->alarm_fd >= 0) {
         l->wake_watch = rle_watch_new(l, l->wake_fd, RLE_WATCH_READ, woken, l);
         l->alarm_watch = rle_watch_new(l, l->alarm_fd, RLE_WATCH_READ, alarm_rings, l);
@@ -347,7 +365,7 @@ rle_status rle_evloop_init(rle_evloop *l)
 
 rle_status rle_evloop_start(rle_evloop *l, bool guard)
 {
-    if (!guard || rle_simulated()) return RLE_OK;
+    if (!guard) return RLE_OK;
     /* Signals are for the thread that runs Lua. */
     sigset_t all, before;
     sigfillset(&all);
@@ -381,10 +399,8 @@ void rle_evloop_fini(rle_evloop *l)
     if (l->wake_fd >= 0) close(l->wake_fd);
     if (l->alarm_fd >= 0) close(l->alarm_fd);
     rle_free(l->heap);
-    if (!rle_simulated()) {
-        pthread_mutex_destroy(&l->guard_lock);
-        pthread_cond_destroy(&l->guard_wake);
-    }
+    pthread_mutex_destroy(&l->guard_lock);
+    pthread_cond_destroy(&l->guard_wake);
     memset(l, 0, sizeof *l);
     l->wake_fd = l->alarm_fd = -1;
 }

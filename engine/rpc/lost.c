@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "rpc/rpc_internal.h"
+#include "rpc/batch_internal.h"
 
 void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
 {
@@ -26,7 +26,17 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
     {
         rle_future *f = slot->v.pointer;
         f->conn = NULL;
-        if (silent)
+        if (conn->ending == RLE_ENDING_SAID)
+            rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
+                            "session ended by \"%s\"%s", peer->name,
+                            sought ? "; reconnecting" : "");
+        else if (conn->ending == RLE_ENDING_REPLACED)
+            rle_future_fail(
+                f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
+                "worker \"%s\" was replaced while \"%s\" was running (outcome: "
+                "unknown)",
+                peer->name, f->method);
+        else if (silent)
             rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
                             "worker \"%s\" %s (outcome: unknown)", peer->name, reason);
         else if (clogged)
@@ -50,6 +60,7 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
                            " was sent (outcome: not executed)");
     }
     while (conn->incoming) rle_incoming_orphan(conn->incoming);
+    rle_batches_peer_lost(peer);
     size_t released = rle_export_release_all(conn);
     if (!quiet && conn->going_away && !failed)
         rle_log(RLE_LOG_DEBUG, "worker \"%s\" left", peer->name);
@@ -59,4 +70,5 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
                 peer->name, clogged ? "dropped" : "lost", clogged ? clogged : reason, failed,
                 failed == 1 ? "" : "s", released, released == 1 ? "" : "s");
     if (sought) rle_link_lost(peer);
+    rle_contest_settle(peer);
 }

@@ -115,11 +115,11 @@ static rle_status list_tensors(const rle_in_message *m, rle_placement *p)
     uint16_t count;
     p->count = 0;
     p->serial = m->serial;
+    p->is_call = m->head.type == RLE_FRAME_CALL;
     rle_decoder_init(&d, m->body, m->head.body, m->head.values, m->head.tensors);
     if (m->head.type == RLE_FRAME_CALL) {
-        rle_call_head head;
-        RLE_TRY(rle_decode_call_head(&d, &head));
-        count = head.args;
+        RLE_TRY(rle_decode_call_head(&d, &p->head));
+        count = p->head.args;
     } else {
         RLE_TRY(rle_decode_result_head(&d, &count));
     }
@@ -135,6 +135,7 @@ bool rle_rpc_next_placement(rle_rpc *rpc, rle_placement *p)
         if (!conn->placing) continue;
         /* Malformed values get no memory; whoever reads the message will say so. */
         found = list_tensors(conn->current, p) == RLE_OK;
+        p->caller = conn->peer;
         if (!found) rle_conn_placed(conn, NULL);
         break;
     }

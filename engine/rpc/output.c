@@ -57,7 +57,8 @@ rle_status rle_body_new(size_t size, rle_body **out)
         rle_free(body);
         return rle_oom(size, "message to send");
     }
-    *body = (rle_body){.refs = 1, .size = size, .data = block, .block = block};
+    *body = (rle_body){
+        .refs = 1, .size = size, .ready = size, .data = block, .block = block};
     *out = body;
     return RLE_OK;
 }
@@ -71,12 +72,17 @@ void rle_out_message_free(rle_out_message *m)
     rle_free(m);
 }
 
+static size_t next_chunk(const rle_out_message *m)
+{
+    size_t n = m->body->size - m->sent;
+    return n < RLE_CHUNK_SIZE ? n : RLE_CHUNK_SIZE;
+}
+
 /* Begin the next piece of a long message; round robin over several. */
 static rle_status begin_chunk(rle_conn *conn)
 {
     rle_out_message *m = conn->long_first;
-    size_t n = m->body->size - m->sent;
-    if (n > RLE_CHUNK_SIZE) n = RLE_CHUNK_SIZE;
+    size_t n = next_chunk(m);
     rle_frame f = m->head;
     f.payload = (uint32_t)n;
     if (m->sent) {
@@ -124,7 +130,7 @@ static int gather(rle_conn *conn, struct iovec iov[3])
     int n = 0;
     size_t before = conn->chunk ? conn->out_before : out_waiting(conn);
     size_t after = out_waiting(conn) - before;
-    uint8_t *out = conn->out + conn->out_begin;
+    uint8_t *out = conn->out ? conn->out + conn->out_begin : NULL;
     if (before) iov[n++] = (struct iovec){out, before};
     if (conn->chunk)
         iov[n++] = (struct iovec){conn->chunk->body->data + conn->chunk->sent, conn->chunk_left};
@@ -157,19 +163,52 @@ void rle_conn_arm_write(rle_conn *conn, bool on)
         conn->write_armed = on;
 }
 
+void rle_conn_drop_output(rle_conn *conn)
+{
+    while (conn->long_first) {
+        rle_out_message *m = conn->long_first;
+        conn->long_first = m->next;
+        rle_out_message_free(m);
+    }
+    conn->long_last = &conn->long_first;
+    rle_out_message_free(conn->chunk);
+    conn->chunk = NULL;
+    rle_free(conn->out);
+    conn->out = NULL;
+    conn->out_begin = conn->out_end = conn->out_cap = 0;
+    conn->out_before = conn->chunk_left = 0;
+    conn->out_over_since = 0;
+}
+
+/* Nobody is there to read it. What they said last may still wait to be read, and it says
+ * more than a broken pipe does: the connection goes when its end is read. */
+static void nobody_reads(rle_conn *conn)
+{
+    conn->deaf = true;
+    rle_conn_drop_output(conn);
+    rle_conn_arm_write(conn, false);
+}
+
 static void write_failed(rle_conn *conn)
 {
-    rle_conn_close(
-        conn, errno == EPIPE || errno == ECONNRESET ? "end of stream" : strerror(errno),
-        false);
+    if (errno == EPIPE || errno == ECONNRESET)
+        nobody_reads(conn);
+    else
+        rle_conn_broken(conn, errno);
 }
 
 void rle_conn_flush(rle_conn *conn)
 {
     if (conn->state == RLE_CONN_DEAD || conn->state == RLE_CONN_CONNECTING) return;
+    if (rle_conn_unsent(conn) &&
+        conn->transport.ops->writev(&conn->transport, NULL, 0) < 0 && errno != EAGAIN) {
+        write_failed(conn);
+        return;
+    }
     /* A peer that reads as fast as we write must not keep us from the others. */
     for (size_t put = 0; put < RLE_OUT_BURST;) {
-        if (!conn->chunk && conn->long_first && out_waiting(conn) < RLE_OUT_LOW)
+        const rle_out_message *m = conn->chunk ? NULL : conn->long_first;
+        if (m && m->sent + next_chunk(m) <= m->body->ready && out_waiting(conn) < RLE_OUT_LOW)
             begin_chunk(conn); /* without memory for its header it waits */
         struct iovec iov[3];
         int count = gather(conn, iov);
@@ -198,12 +237,12 @@ void rle_conn_flush(rle_conn *conn)
         conn->out_begin = conn->out_end = 0;
     }
     if (waiting <= RLE_OUT_SOFT) conn->out_over_since = 0;
-    rle_conn_arm_write(conn, more);
+    rle_conn_arm_write(conn, more || rle_conn_unsent(conn));
 }
 
 rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
 {
-    if (conn->state == RLE_CONN_DEAD) return RLE_OK;
+    if (conn->state == RLE_CONN_DEAD || conn->deaf) return RLE_OK;
     rle_out_message *m = rle_malloc(sizeof *m);
     if (!m) return rle_oom(sizeof *m, "message to send");
     f->body = body->size;
@@ -216,16 +255,27 @@ rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
     return RLE_OK;
 }
 
+/* The body is written while it is being copied, a chunk at a time: what is copied is still in
+ * the cache when it is written, and the other side begins to read meanwhile. */
 static rle_status send_long(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count)
 {
     rle_body *body;
     RLE_TRY(rle_body_new(f->body, &body));
-    size_t at = 0;
-    for (int i = 0; i < count; i++) {
-        memcpy(body->data + at, parts[i].iov_base, parts[i].iov_len);
-        at += parts[i].iov_len;
-    }
+    body->ready = 0;
     rle_status s = rle_conn_send_body(conn, f, body);
+    for (int i = 0; s == RLE_OK && i < count; i++) {
+        const uint8_t *from = parts[i].iov_base;
+        for (size_t left = parts[i].iov_len; left;) {
+            size_t n = RLE_CHUNK_SIZE - body->ready % RLE_CHUNK_SIZE;
+            if (n > left) n = left;
+            memcpy(body->data + body->ready, from, n);
+            body->ready += n;
+            from += n;
+            left -= n;
+            if (body->ready % RLE_CHUNK_SIZE == 0) rle_conn_flush(conn);
+        }
+    }
+    rle_conn_flush(conn);
     rle_body_release(body);
     return s;
 }
@@ -272,7 +322,7 @@ rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, b
 rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count,
                          bool room, bool later)
 {
-    if (conn->state == RLE_CONN_DEAD) return RLE_OK;
+    if (conn->state == RLE_CONN_DEAD || conn->deaf) return RLE_OK;
     size_t size = 0;
     for (int i = 0; i < count; i++) size += parts[i].iov_len;
     f->body = size;
@@ -307,7 +357,10 @@ rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts
         }
         done = put > 0 ? (size_t)put : 0;
         conn->bytes_out += done;
-        if (done == size + RLE_FRAME_HEADER) return RLE_OK;
+        if (done == size + RLE_FRAME_HEADER) {
+            if (rle_conn_unsent(conn)) rle_conn_arm_write(conn, true);
+            return RLE_OK;
+        }
     }
     if (out_waiting(conn) + size > RLE_OUT_HARD) {
         char reason[64];
@@ -341,6 +394,13 @@ void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t
                       uint32_t credit)
 {
     rle_frame f = {.type = (uint8_t)type, .id = id, .arg = arg, .credit = credit};
+    if (rle_conn_send(conn, &f, NULL, 0, false, false) != RLE_OK)
+        rle_conn_close(conn, "out of memory", false);
+}
+
+void rle_conn_goaway(rle_conn *conn, rle_status code)
+{
+    rle_frame f = {.type = RLE_FRAME_GOAWAY, .code = (uint16_t)code};
     if (rle_conn_send(conn, &f, NULL, 0, false, false) != RLE_OK)
         rle_conn_close(conn, "out of memory", false);
 }

@@ -6,13 +6,12 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "base/world.h"
-#include "rpc/rpc_internal.h"
+#include "rpc/batch_internal.h"
 
 #define BREATH (RLE_SECONDS / 100)
 
 /* Of this process, for rle_rpc_wake_all. Changed only by the owner thread. */
-static RLE_PER_PROCESS rle_rpc *_Atomic all_rpcs;
+static rle_rpc *_Atomic all_rpcs;
 
 /* ---- entering ---- */
 
@@ -109,6 +108,8 @@ static void check_conn(rle_conn *conn, int64_t now)
         char reason[64];
         snprintf(reason, sizeof reason, "did not answer for %.1f s",
                  (double)rpc->o.peer_timeout / RLE_SECONDS);
+        /* A process that was stopped finds it when it goes on. */
+        rle_conn_goaway(conn, RLE_UNAVAILABLE);
         rle_conn_close(conn, reason, false);
         return;
     }
@@ -288,9 +289,11 @@ static void before_turn(void *self)
     rle_rpc *rpc = self;
     rpc->turn_at = 0;
     if (rpc->dirty) rle_conn_flush_dirty(rpc);
+    if (rpc->unread) rle_conn_read_held(rpc);
     if (rpc->dead) rle_conn_free_dead(rpc);
     if (rpc->borrowed_count) rle_message_settle(rpc);
     if (rpc->turns) rle_server_arm_expiry(rpc);
+    if (rpc->unarmed) rle_batches_arm(rpc);
 }
 
 static unsigned work(rle_rpc *rpc)
@@ -298,7 +301,7 @@ static unsigned work(rle_rpc *rpc)
     return (rpc->ready ? RLE_WORK_READY : 0) | (rpc->cancelled ? RLE_WORK_CANCELLED : 0) |
            (rle_rpc_can_start(rpc) ? RLE_WORK_CALL : 0) |
            (rpc->dropped_count ? RLE_WORK_DROPPED : 0) |
-           (rpc->placements ? RLE_WORK_PLACE : 0);
+           (rpc->placements ? RLE_WORK_PLACE : 0) | (rpc->due ? RLE_WORK_BATCH : 0);
 }
 
 static void turn(rle_rpc *rpc, bool block)
@@ -379,10 +382,10 @@ void rle_rpc_stop(rle_rpc *rpc)
         rpc->stopping = true;
         rle_link_end_all(rpc);
         rle_rpc_refuse_queued(rpc);
+        rle_batches_stop(rpc);
         for (rle_conn *conn = rpc->conns, *next; conn; conn = next) {
             next = conn->next;
-            if (conn->state == RLE_CONN_OPEN)
-                rle_conn_control(conn, RLE_FRAME_GOAWAY, 0, 0, 0);
+            if (conn->state == RLE_CONN_OPEN) rle_conn_goaway(conn, RLE_OK);
         }
         RLE_MAP_EACH(&rpc->peers, slot)
             for (rle_peer *p = slot->v.pointer; p; p = p->next_same)
@@ -470,6 +473,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->token = *options->token;
     rpc->turns_end = &rpc->turns;
     rpc->ready_end = &rpc->ready;
+    rpc->due_end = &rpc->due;
     rle_status s = rle_evloop_init(&rpc->loop);
     if (s != RLE_OK) {
         rle_token_forget(&rpc->token);
@@ -490,6 +494,9 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     if (!rpc->scratch || !rpc->borrowed || (!options->no_guard && !rpc->guard_scratch) ||
         (options->allow_uid_count && !rpc->allow_uids) || !rle_peer_get(rpc, rpc->name))
         s = rle_oom(RLE_SCRATCH_SIZE, "rpc");
+    rpc->o.tls = NULL; /* the caller's */
+    if (s == RLE_OK && options->tls)
+        s = rle_tls_new(options->tls, &rpc->token, &rpc->tls);
     while (s == RLE_OK && !rpc->incarnation)
         s = rle_random_bytes(&rpc->incarnation, sizeof rpc->incarnation);
     rpc->random = options->random_seed;
@@ -540,7 +547,7 @@ void rle_rpc_free(rle_rpc *rpc)
         rle_watch_free(l->watch);
         rle_unlisten(l->fd, &l->address);
     }
-    rpc->dirty = NULL;
+    rpc->dirty = rpc->unread = NULL;
     rle_conn_free_dead(rpc);
     while (rpc->tickets) {
         rle_ticket *t = rpc->tickets;
@@ -570,6 +577,7 @@ void rle_rpc_free(rle_rpc *rpc)
     rle_free(rpc->scratch);
     rle_free(rpc->guard_scratch);
     rle_free(rpc->allow_uids);
+    rle_tls_free(rpc->tls);
     rle_token_forget(&rpc->token);
     rle_free(rpc);
 }

@@ -26,6 +26,7 @@
 #include "rpc/auth.h"
 #include "rpc/codec.h"
 #include "rpc/timer.h"
+#include "rpc/tls.h"
 
 typedef struct rle_rpc rle_rpc;
 typedef struct rle_peer rle_peer;         /* another worker, known by name */
@@ -45,6 +46,7 @@ typedef struct rle_rpc_options {
     int64_t peer_timeout;      /* a peer silent for so long is gone; 0 = 10 s */
     int64_t call_timeout;      /* deadline of calls that give none; 0 = 60 s */
     uint64_t max_message;      /* bytes we accept; 0 = 64 MiB */
+    const rle_tls_options *tls; /* for connections over TCP; NULL = none */
     bool insecure_network;     /* listen and connect beyond this machine without TLS */
     const uid_t *allow_uids;   /* users besides our own at Unix sockets */
     int allow_uid_count;
@@ -88,7 +90,8 @@ enum {
     RLE_WORK_CANCELLED = 2,
     RLE_WORK_CALL = 4,
     RLE_WORK_DROPPED = 8,
-    RLE_WORK_PLACE = 16
+    RLE_WORK_PLACE = 16,
+    RLE_WORK_BATCH = 32 /* batch.h; after calls, which may belong into it */
 };
 unsigned rle_rpc_turn(rle_rpc *rpc, bool block);
 /* Read and write what is possible now when the loop has not run for 10 ms. Cheap. */
@@ -157,8 +160,11 @@ size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max);
 /* Changes with every worker that comes or goes. */
 uint64_t rle_rpc_membership(rle_rpc *rpc);
 
+enum { RLE_BATCH_REASONS = 4 }; /* as in batch.h */
+
 typedef struct rle_rpc_counters {
     uint64_t calls_made, calls_served, late_results, expired_unstarted, refused_peers;
+    uint64_t batches, batch_calls, batch_rows, batch_reasons[RLE_BATCH_REASONS];
     size_t live_futures, live_incoming, exported_objects, timers;
 } rle_rpc_counters;
 /* Since the start, and live ones now. */
@@ -191,6 +197,9 @@ void rle_msg_decoder(const rle_msg *m, rle_decoder *d);
 
 typedef struct rle_placement {
     uint64_t serial; /* of the message */
+    bool is_call;    /* of another worker; else a result */
+    rle_call_head head;
+    rle_peer *caller;
     int count;
     rle_wire_tensor tensor[RLE_WIRE_TENSORS]; /* dtype, shape and size are set */
 } rle_placement;
@@ -338,8 +347,9 @@ typedef struct rle_incoming_info {
  * there is none. A call made by a handler starts beyond the bound when every call being
  * served waits for another worker: else two workers at their bounds would wait for each
  * other. *decoder stands at the arguments. */
-rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info,
-                                rle_decoder *decoder);
+rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decoder *decoder);
+/* Its arguments once more: they may have moved when the loop was turned. */
+void rle_incoming_decoder(rle_rpc *rpc, rle_incoming *in, rle_decoder *decoder);
 /* Arguments have been read. */
 void rle_incoming_read(rle_rpc *rpc, rle_incoming *in);
 /* The handler waits for another worker, or no longer. */

@@ -6,6 +6,7 @@
  *   handshake.c   who may talk to us
  *   listen.c      listening and connecting
  *   link.c        connections we made, looked for again when they are lost
+ *   replace.c     a name that is taken: is its connection alive?
  *   lost.c        what the loss of a connection means for calls and references
  *   dispatch.c    what is done with each frame
  *   message.c     bodies of messages, memory for their tensors
@@ -13,7 +14,9 @@
  *   future.c      their results
  *   wait.c        those who wait for them
  *   server.c      calls we serve
+ *   batch.c       calls we serve together (batch_internal.h)
  *   remote_ref.c  who holds which of our objects
+ * What workers that come and go need is declared in joining.h.
  *   dump.c        all of it as text
  *   publish.c     versions of weights for many workers
  *   follow.c      those of others
@@ -34,22 +37,24 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "rpc/handshake.h"
 #include "rpc/loop.h"
 #include "rpc/map.h"
 #include "rpc/rpc.h"
 #include "rpc/transport.h"
 
 enum {
-    RLE_PREAUTH_MAX = 4096, /* bytes of a frame before the handshake is done */
+    RLE_PREAUTH_MAX = 4096,        /* bytes of a frame before the handshake is done */
     RLE_PREAUTH_CONNECTIONS = 64,
-    RLE_CONTROL_MAX = 64 << 10, /* payload of a control frame */
+    RLE_CONTROL_MAX = 64 << 10,    /* payload of a control frame */
     RLE_SCRATCH_SIZE = 256 << 10,
     RLE_SCRATCH_MIN_READ = 16 << 10,
-    RLE_OUT_HARD = 64 << 20, /* bytes that may wait for one peer */
-    RLE_OUT_SOFT = 8 << 20,  /* for RLE_OUT_PATIENCE */
-    RLE_OUT_LOW = 64 << 10,  /* below it the next chunk is begun */
-    RLE_OUT_BURST = 1 << 20, /* about what is written to one peer at a time */
-    RLE_CALLS_HARD = 10000,  /* open calls on one connection, nested ones included */
+    RLE_READ_AHEAD = 32 << 10,     /* of what comes next: a long body is better read in place */
+    RLE_OUT_HARD = 64 << 20,       /* bytes that may wait for one peer */
+    RLE_OUT_SOFT = 8 << 20,        /* for RLE_OUT_PATIENCE */
+    RLE_OUT_LOW = 64 << 10,        /* below it the next chunk is begun */
+    RLE_OUT_BURST = 1 << 20,       /* about what is written to one peer at a time */
+    RLE_CALLS_HARD = 10000,        /* open calls on one connection, nested ones included */
     RLE_LISTEN_MAX = 8,
     RLE_PROTOCOL_VERSION = 1
 };
@@ -60,6 +65,8 @@ enum {
 #define RLE_DEADLINE_GRACE (40 * RLE_SECONDS / 1000)
 
 typedef struct rle_conn rle_conn;
+typedef struct rle_batch rle_batch;
+typedef struct rle_batch_caller rle_batch_caller;
 typedef struct rle_link rle_link;
 
 /* ---- messages ---- */
@@ -83,6 +90,7 @@ struct rle_peer {
     rle_conn *conn;      /* open connection or NULL */
     rle_conn *opening;   /* a connection we started by ourselves */
     rle_link *link;      /* it is looked for when it is lost; or NULL */
+    rle_handshake *contenders; /* of its name, while `conn` is asked whether it lives */
     bool is_self, known, left;
     pid_t pid;
     uint64_t calls_from; /* number of the last one it made */
@@ -92,24 +100,33 @@ struct rle_peer {
     rle_future **held_end;
     size_t held_count, held_nested;
     char lost_reason[96]; /* of the last connection */
+    rle_batch_caller *batches; /* that it calls */
 };
 
 /* ---- connections ---- */
 
 typedef enum {
     RLE_CONN_CONNECTING, /* waits for the socket */
+    RLE_CONN_SECURING,   /* the transport shakes hands */
     RLE_CONN_GREETING,   /* HELLO sent or awaited */
     RLE_CONN_PROVING,    /* AUTH sent or awaited */
     RLE_CONN_OPEN,
-    RLE_CONN_DEAD /* in rpc->dead */
+    RLE_CONN_DEAD        /* in rpc->dead */
 } rle_conn_state;
+
+/* How it came to its end, where that is more than a loss. */
+typedef enum {
+    RLE_ENDING_LOST,
+    RLE_ENDING_SAID,    /* they ended the session */
+    RLE_ENDING_REPLACED /* by another connection of the same name */
+} rle_ending;
 
 typedef struct rle_poll rle_poll;
 
 /* Bytes that one message or several are made of. Counted under the loop's lock. */
 typedef struct rle_body {
     unsigned refs;
-    size_t size;
+    size_t size, ready; /* ready: so many of them are there yet */
     uint8_t *data;
     void *block; /* that they lie in; owned */
     rle_publication *home; /* that may use it again, or NULL */
@@ -136,27 +153,6 @@ typedef struct rle_in_message {
     rle_follower *follower; /* whose block `body` is, or NULL */
 } rle_in_message;
 
-typedef struct rle_greeting {
-    uint16_t min_version, max_version;
-    uint32_t dtypes, features, heartbeat_ms, timeout_ms, max_frame, pid;
-    uint64_t max_message, incarnation;
-    uint8_t nonce[RLE_NONCE_SIZE];
-    char name[RLE_NAME_MAX + 1];
-    int addresses;
-    char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
-} rle_greeting;
-
-/* What is needed only until the connection is open. */
-typedef struct rle_handshake {
-    rle_timer timer;
-    rle_greeting mine, theirs;
-    uint8_t hello[1024], ack[1024]; /* payloads as they crossed */
-    size_t hello_len, ack_len;
-    rle_rpc *rpc;
-    rle_conn *conn;
-    size_t received;
-} rle_handshake;
-
 /* Where the result of rle_rpc_connect goes; on that function's stack. */
 typedef struct rle_connect_result {
     bool done;
@@ -173,6 +169,7 @@ struct rle_conn {
     rle_watch *read_watch, *write_watch;
     bool write_armed, initiator, is_unix, body_crc;
     rle_conn_state state;
+    rle_ending ending;
     rle_address address; /* of the other side, or where we connect to */
     rle_peer *peer;      /* once open */
     rle_handshake *handshake;
@@ -205,8 +202,10 @@ struct rle_conn {
     rle_out_message *chunk; /* of which a piece is being written, or NULL */
     size_t chunk_left;      /* bytes of that piece */
     size_t out_before;      /* bytes of `out` that go before it */
-    rle_conn *dirty_next;
+    rle_conn *dirty_next, *unread_next;
     bool dirty;             /* in rpc->dirty: something was queued with `later` */
+    bool deaf;              /* nobody reads what we write; the end is still to be read */
+    bool unread;            /* in rpc->unread: the transport may hold bytes back */
     int64_t out_over_since; /* when more than RLE_OUT_SOFT began to wait; 0 = not */
     uint64_t out_seen;      /* bytes_out at `out_still`: something waits since, and none goes */
     int64_t out_still;
@@ -282,6 +281,8 @@ struct rle_incoming {
     rle_msg message;
     rle_timer timer;
     void *owner;
+    rle_batch *batch; /* it waits in, at */
+    size_t batch_slot;
 };
 
 typedef enum { RLE_TRASH_REF, RLE_TRASH_EXPORT } rle_trash_kind;
@@ -304,20 +305,12 @@ typedef struct rle_ticket {
     int64_t expires;
 } rle_ticket;
 
-typedef struct rle_refusals {
-    rle_address address;
-    int64_t times[10]; /* of the last ones, a ring */
-    int count, next;
-    int64_t banned_until;
-} rle_refusals;
-
-enum { RLE_REFUSAL_ADDRESSES = 64, RLE_REFUSALS_A_MINUTE = 10 };
-
 struct rle_rpc {
     rle_evloop loop;
     rle_rpc_options o;
     char name[RLE_NAME_MAX + 1];
     rle_token token;
+    rle_tls *tls; /* NULL = none */
     uid_t *allow_uids;
     uint64_t incarnation;
 
@@ -330,11 +323,13 @@ struct rle_rpc {
     } listeners[RLE_LISTEN_MAX];
     int listener_count;
     rle_timer accept_timer;
+    uint64_t contests; /* so far */
     size_t half_open; /* connections that are not open yet */
     bool crowded;     /* too many of them: nothing is accepted */
+    struct rle_listener *short_of; /* descriptors or memory: where somebody waits */
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
 
-    rle_conn *conns, *dead, *dirty;
+    rle_conn *conns, *dead, *dirty, *unread;
     uint64_t sessions; /* connections that were opened, ever */
     rle_link *links;
     uint64_t random; /* state of rle_link's pauses */
@@ -359,6 +354,9 @@ struct rle_rpc {
     rle_incoming *cancelled;          /* started ones, to be told to their handler */
 
     rle_waiter *ready, **ready_end;
+
+    rle_batch *batches, *unarmed; /* all; those whose timer the next turn arms */
+    rle_batch *due, **due_end;
 
     rle_map exports; /* object -> rle_export */
     uint64_t next_object;
@@ -434,12 +432,24 @@ void rle_out_message_free(rle_out_message *m); /* NULL is fine */
 void rle_conn_flush_dirty(rle_rpc *rpc);
 /* An error; `f` needs what it needs there. */
 void rle_conn_send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e);
+/* Read in this turn what transports held back in the last one. */
+void rle_conn_read_held(rle_rpc *rpc);
 /* A frame without body. */
 void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t arg,
                       uint32_t credit);
+/* We do not go on with it: with a code the session ends, without one we are leaving. */
+void rle_conn_goaway(rle_conn *conn, rle_status code);
+void rle_conn_drop_output(rle_conn *conn); /* whatever waits to be written */
 void rle_conn_flush(rle_conn *conn);
 /* Hear, or do not, when the socket has room. */
 void rle_conn_arm_write(rle_conn *conn, bool on);
+static inline bool rle_conn_unsent(const rle_conn *conn)
+{
+    const rle_transport *t = &conn->transport;
+    return t->ops->unsent && t->ops->unsent(t);
+}
+/* A read or write failed with errno `why`. */
+void rle_conn_broken(rle_conn *conn, int why);
 /* Close because of what the other side did; logged. The message is rle_message(). */
 void rle_conn_reject(rle_conn *conn);
 /* Close; `reason` ("end of stream") goes into messages and, unless `quiet`, the log. */
@@ -449,53 +459,6 @@ void rle_conn_free_dead(rle_rpc *rpc);
 void rle_conn_placed(rle_conn *conn, rle_placed *placed);
 void rle_placed_free(rle_rpc *rpc, rle_placed *placed); /* NULL is fine */
 const char *rle_conn_name(const rle_conn *conn); /* of the worker, or the address */
-
-/* ---- handshake.c ---- */
-
-void rle_handshake_begin(rle_conn *conn); /* the socket is connected */
-/* HELLO, HELLO_ACK, AUTH, ERROR before the connection is open. */
-void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
-void rle_handshake_free(rle_conn *conn);
-/* Too many refusals came from there: do not even listen. */
-bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address);
-/* The initiator's end of it: the message is rle_message(). */
-void rle_handshake_give_up(rle_conn *conn, rle_status code);
-void rle_handshake_late(rle_timer *t); /* of rle_handshake.timer: it took too long */
-
-/* ---- listen.c ---- */
-
-void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */
-
-/* Begin to connect. `result` or `peer`, may be NULL: who is told what becomes of it. */
-rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
-                             rle_connect_result *result, rle_peer *peer, rle_conn **out);
-/* Connect on our own account to a worker whose address is known. */
-void rle_peer_open(rle_peer *peer);
-
-/* ---- link.c ---- */
-
-/* For a connection that is about to be made; NULL: none is wanted, or (*s) no memory. */
-rle_link *rle_link_new(rle_rpc *rpc, const rle_address *to, rle_status *s);
-/* The connection stands. NULL is fine. */
-void rle_link_attach(rle_link *link, rle_peer *peer);
-void rle_link_free(rle_link *link); /* NULL is fine */
-/* Its worker is being looked for. */
-bool rle_link_seeks(const rle_peer *peer);
-/* It will be, when `conn` is lost now. */
-bool rle_link_keeps(const rle_conn *conn);
-void rle_link_lost(rle_peer *peer);   /* begin to look for it */
-void rle_link_joined(rle_peer *peer); /* it is here, whoever made the connection */
-/* A connection made for it has failed; it is tried again later. */
-void rle_link_missed(rle_peer *peer);
-/* It answered that it will not have us: the message is rle_message(). */
-void rle_link_refused(rle_peer *peer, rle_status code);
-void rle_link_end_all(rle_rpc *rpc); /* nobody is looked for any more */
-
-/* ---- lost.c ---- */
-
-/* The open connection of a worker is over: its calls fail, its references are given back.
- */
-void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet);
 
 /* ---- dispatch.c ---- */
 
@@ -601,5 +564,7 @@ rle_status rle_follower_answered(rle_follower *fo, const rle_frame *f, rle_msg *
 void rle_followers_empty_trash(rle_rpc *rpc);
 void rle_followers_conn_closed(rle_conn *conn);
 void rle_followers_free_all(rle_rpc *rpc);
+
+#include "rpc/joining.h"
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "rpc/rpc_internal.h"
+#include "rpc/batch_internal.h"
 
 enum { POOL_MAX = 256 };
 /* So long a worker may be served again and again before the others are looked for. */
@@ -90,6 +90,7 @@ static void conn_remove(rle_incoming *in)
 static void incoming_free(rle_incoming *in)
 {
     rle_rpc *rpc = in->rpc;
+    if (in->batch) rle_batch_remove(in);
     queue_remove(in);
     cancelled_remove(in);
     rle_message_drop(rpc, in->conn, &in->message, false);
@@ -156,7 +157,7 @@ static void fail_text(rle_incoming *in, rle_status code, rle_outcome outcome, co
     rle_conn_send_error(conn, &f, &e);
 }
 
-static void fail_expired(rle_incoming *in)
+void rle_incoming_expire(rle_incoming *in)
 {
     char text[256];
     snprintf(text, sizeof text, "\"%s\" on \"%s\" was not started in time (outcome: not executed)",
@@ -167,14 +168,22 @@ static void fail_expired(rle_incoming *in)
 
 static void expired(rle_timer *t)
 {
-    fail_expired((rle_incoming *)((char *)t - offsetof(rle_incoming, timer)));
+    rle_incoming_expire((rle_incoming *)((char *)t - offsetof(rle_incoming, timer)));
 }
 
-static void fail_stopping(rle_incoming *in)
+void rle_incoming_refuse_stopping(rle_incoming *in)
 {
     char text[256];
     snprintf(text, sizeof text, "\"%s\" is stopping (outcome: not executed)", in->rpc->name);
     fail_text(in, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED, text);
+}
+
+void rle_incoming_abandon(rle_incoming *in)
+{
+    char text[256];
+    snprintf(text, sizeof text, "\"%s\" was cancelled (outcome: not executed)",
+             in->head.method);
+    fail_text(in, RLE_CANCELLED, RLE_OUTCOME_NOT_EXECUTED, text);
 }
 
 /* ---- arriving ---- */
@@ -264,7 +273,7 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     conn->incoming_count++;
     if (!nested) conn->incoming_counted++;
     queue_add(in);
-    if (rpc->stopping) fail_stopping(in);
+    if (rpc->stopping) rle_incoming_refuse_stopping(in);
 }
 
 void rle_server_arm_expiry(rle_rpc *rpc)
@@ -295,21 +304,17 @@ void rle_incoming_cancel(rle_conn *conn, uint64_t id)
     if (conn->polls && rle_poll_cancel(conn, id)) return;
     for (rle_incoming *in = conn->incoming; in; in = in->next) {
         if (in->id != id) continue;
-        if (in->started) {
+        if (in->started && !in->batch)
             mark_cancelled(in);
-        } else {
-            char text[256];
-            snprintf(text, sizeof text, "\"%s\" was cancelled (outcome: not executed)",
-                     in->head.method);
-            fail_text(in, RLE_CANCELLED, RLE_OUTCOME_NOT_EXECUTED, text);
-        }
+        else
+            rle_incoming_abandon(in);
         return;
     }
 }
 
 void rle_incoming_orphan(rle_incoming *in)
 {
-    if (!in->started) {
+    if (!in->started || in->batch) {
         incoming_free(in);
         return;
     }
@@ -351,6 +356,19 @@ bool rle_rpc_look_due(const rle_rpc *rpc)
     return rpc->look_due;
 }
 
+static void decode(const rle_incoming *in, rle_decoder *decoder)
+{
+    rle_msg_decoder(&in->message, decoder);
+    decoder->r.p += in->args_at;
+}
+
+void rle_incoming_decoder(rle_rpc *rpc, rle_incoming *in, rle_decoder *decoder)
+{
+    rle_rpc_enter(rpc);
+    decode(in, decoder);
+    rle_rpc_leave(rpc);
+}
+
 rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decoder *decoder)
 {
     rle_incoming *in;
@@ -367,7 +385,7 @@ rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decod
         int64_t now = rpc->turn_at && !in->timer.place ? rpc->turn_at : rle_now();
         rpc->turn_at = 0;
         if (in->deadline && now >= in->deadline) {
-            fail_expired(in);
+            rle_incoming_expire(in);
             continue;
         }
         in->started = true;
@@ -380,9 +398,7 @@ rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decod
                                     .number = in->number,
                                     .incarnation = in->incarnation,
                                     .session = in->session};
-        const rle_msg *m = &in->message;
-        rle_msg_decoder(m, decoder);
-        decoder->r.p += in->args_at;
+        decode(in, decoder);
         break;
     }
     rle_rpc_leave(rpc);
@@ -470,5 +486,5 @@ void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *err
 
 void rle_rpc_refuse_queued(rle_rpc *rpc)
 {
-    while (rpc->turns) fail_stopping(rpc->turns->waiting);
+    while (rpc->turns) rle_incoming_refuse_stopping(rpc->turns->waiting);
 }

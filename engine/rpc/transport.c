@@ -16,7 +16,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/world.h"
+#include "base/fault.h"
 
 /* ---- the socket filling ---- */
 
@@ -34,8 +34,8 @@ static ssize_t transmit(int fd, const void *from, size_t n)
 
 static ssize_t socket_readv(rle_transport *t, const struct iovec *iov, int n)
 {
-    if (rle_simulated()) return rle_sim_readv(t->fd, iov, n);
     ssize_t got;
+    if (rle_fault_io(ECONNRESET)) return -1;
     do {
         got = n == 1 ? receive(t->fd, iov[0].iov_base, iov[0].iov_len) : readv(t->fd, iov, n);
     } while (got < 0 && errno == EINTR);
@@ -44,8 +44,8 @@ static ssize_t socket_readv(rle_transport *t, const struct iovec *iov, int n)
 
 static ssize_t socket_writev(rle_transport *t, const struct iovec *iov, int n)
 {
-    if (rle_simulated()) return rle_sim_writev(t->fd, iov, n);
     ssize_t put;
+    if (rle_fault_io(ENOBUFS)) return -1;
     do {
         if (n == 1) {
             put = transmit(t->fd, iov[0].iov_base, iov[0].iov_len);
@@ -59,12 +59,18 @@ static ssize_t socket_writev(rle_transport *t, const struct iovec *iov, int n)
 
 static void socket_close(rle_transport *t)
 {
-    rle_close(t->fd);
+    close(t->fd);
     t->fd = -1;
 }
 
 const rle_transport_ops rle_socket_transport = {
     .name = "socket", .readv = socket_readv, .writev = socket_writev, .close = socket_close};
+
+static int new_socket(int family)
+{
+    if (rle_fault_io(EMFILE)) return -1;
+    return socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+}
 
 /* ---- addresses ---- */
 
@@ -99,7 +105,7 @@ rle_status rle_address_parse(const char *text, rle_address *out)
     if (strstr(rest, "://")) return bad_address(text, "unknown kind");
     const char *colon = strrchr(rest, ':');
     if (!colon) return bad_address(text, "the port is missing");
-    char host[256];
+    char host[RLE_ADDRESS_MAX];
     size_t n = (size_t)(colon - rest);
     if (n == 0) return bad_address(text, "the host is missing");
     if (n >= sizeof host) return bad_address(text, "the host's name is too long");
@@ -128,6 +134,7 @@ rle_status rle_address_parse(const char *text, rle_address *out)
         return bad_address(text, why);
     }
     rle_address_from_sockaddr(found->ai_addr, found->ai_addrlen, out);
+    memcpy(out->host, host, strlen(host) + 1);
     freeaddrinfo(found);
     return RLE_OK;
 }
@@ -228,19 +235,11 @@ static int bind_private(int fd, const rle_address *at)
 rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
                       rle_address *bound)
 {
-    if (!at->is_unix)
-        RLE_TRY(rle_address_allowed(at, insecure_network, "listen on"));
-    else if (!rle_simulated())
+    if (at->is_unix)
         RLE_TRY(private_folder(at));
-    if (rle_simulated()) {
-        int simulated = rle_sim_listen(at, bound);
-        if (simulated < 0)
-            return rle_fail(RLE_UNAVAILABLE,
-                            "cannot listen on %s: address already in use", at->shown);
-        *out = simulated;
-        return RLE_OK;
-    }
-    int fd = socket(at->sa.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    else
+        RLE_TRY(rle_address_allowed(at, insecure_network, "listen on"));
+    int fd = new_socket(at->sa.ss_family);
     if (fd < 0)
         return rle_fail(RLE_UNAVAILABLE, "cannot listen on %s: %s", at->shown, strerror(errno));
     int rc;
@@ -257,7 +256,7 @@ rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
             setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
         rc = bind(fd, (const struct sockaddr *)&at->sa, at->len);
     }
-    if (rc == 0) rc = listen(fd, 1024);
+    if (rc == 0) rc = rle_fault_io(ENOBUFS) ? -1 : listen(fd, 1024);
     struct sockaddr_storage sa;
     socklen_t len = sizeof sa;
     if (rc == 0) rc = getsockname(fd, (struct sockaddr *)&sa, &len);
@@ -277,16 +276,15 @@ rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
 
 void rle_unlisten(int fd, const rle_address *at)
 {
-    rle_close(fd);
-    if (at->is_unix && !rle_simulated())
-        unlink(((const struct sockaddr_un *)&at->sa)->sun_path);
+    close(fd);
+    if (at->is_unix) unlink(((const struct sockaddr_un *)&at->sa)->sun_path);
 }
 
 int rle_accept(int listener, rle_address *peer)
 {
-    if (rle_simulated()) return rle_sim_accept(listener, peer);
     struct sockaddr_storage sa;
     socklen_t len = sizeof sa;
+    if (rle_fault_io(EMFILE)) return -1;
     int fd = accept4(listener, (struct sockaddr *)&sa, &len, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return -1;
     rle_address_from_sockaddr((struct sockaddr *)&sa, len, peer);
@@ -295,22 +293,17 @@ int rle_accept(int listener, rle_address *peer)
 
 void rle_close(int fd)
 {
-    if (rle_simulated())
-        rle_sim_close(fd);
-    else
-        close(fd);
+    close(fd);
 }
 
 /* ---- connecting ---- */
 
 rle_status rle_connect(const rle_address *to, int *out, bool *pending)
 {
-    bool simulated = rle_simulated();
-    int fd = simulated ? rle_sim_connect(to, pending)
-                       : socket(to->sa.ss_family,
-                                SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    int rc =
-        fd < 0 || simulated ? fd : connect(fd, (const struct sockaddr *)&to->sa, to->len);
+    int fd = new_socket(to->sa.ss_family);
+    int rc = fd < 0 || rle_fault_io(ECONNREFUSED)
+                 ? -1
+                 : connect(fd, (const struct sockaddr *)&to->sa, to->len);
     if (rc < 0 && (fd < 0 || errno != EINPROGRESS)) {
         int why = errno;
         if (fd >= 0) close(fd);
@@ -318,14 +311,13 @@ rle_status rle_connect(const rle_address *to, int *out, bool *pending)
         errno = why;
         return RLE_UNAVAILABLE;
     }
-    if (!simulated) *pending = rc < 0;
+    *pending = rc < 0;
     *out = fd;
     return RLE_OK;
 }
 
 int rle_connect_error(int fd)
 {
-    if (rle_simulated()) return rle_sim_connect_error(fd);
     int why = 0;
     socklen_t len = sizeof why;
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len);
@@ -334,7 +326,7 @@ int rle_connect_error(int fd)
 
 void rle_socket_tune(int fd, bool is_unix)
 {
-    if (is_unix || rle_simulated()) return;
+    if (is_unix) return;
     int on = 1, idle = 10, interval = 5, count = 3;
     unsigned unacknowledged_ms = 20000;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -347,7 +339,6 @@ void rle_socket_tune(int fd, bool is_unix)
 
 bool rle_peer_credentials(int fd, pid_t *pid, uid_t *uid)
 {
-    if (rle_simulated()) return rle_sim_credentials(fd, pid, uid), true;
     struct ucred cred;
     socklen_t len = sizeof cred;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) return false;

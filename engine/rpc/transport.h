@@ -24,6 +24,17 @@ typedef struct rle_transport_ops {
     ssize_t (*writev)(rle_transport *t, const struct iovec *iov, int n);
     /* Give the descriptor back; `t` is not used again. */
     void (*close)(rle_transport *t);
+
+    /* Only of fillings that shake hands; NULL elsewhere. */
+
+    /* Go on with it as far as what came allows. On failure the message says why. */
+    rle_status (*shake)(rle_transport *t, bool *done);
+    /* The last read may have left something behind, while the descriptor stays silent. */
+    bool (*pending)(const rle_transport *t);
+    /* What writev took waits for room in the socket. writev of no blocks moves it on. */
+    bool (*unsent)(const rle_transport *t);
+    /* After an errno of EPROTO: what was wrong; sets the message, too. */
+    rle_status (*failure)(const rle_transport *t);
 } rle_transport_ops;
 
 struct rle_transport {
@@ -39,6 +50,8 @@ extern const rle_transport_ops rle_socket_transport;
 typedef struct rle_address {
     char text[RLE_ADDRESS_MAX]; /* as a user writes it: unix:/path, tcp://127.0.0.1:29500 */
     char shown[RLE_ADDRESS_MAX]; /* in messages: unix:/path, 127.0.0.1:29500 */
+    char host[RLE_ADDRESS_MAX]; /* as the user wrote it, a name or a number; "" for a path
+                                 */
     bool is_unix, is_loopback;
     struct sockaddr_storage sa;
     socklen_t len;
@@ -66,17 +79,6 @@ rle_status rle_connect(const rle_address *to, int *fd, bool *pending);
 int rle_connect_error(int fd);
 /* Stop listening; the file of a Unix socket goes. */
 void rle_unlisten(int fd, const rle_address *at);
-
-/* The filling of a simulation (sim_net.c): descriptors of its own, used as those of the
- * system calls; errno says what went wrong. */
-int rle_sim_listen(const rle_address *at, rle_address *bound);
-int rle_sim_connect(const rle_address *to, bool *pending);
-int rle_sim_connect_error(int fd);
-int rle_sim_accept(int listener, rle_address *peer);
-ssize_t rle_sim_readv(int fd, const struct iovec *iov, int n);
-ssize_t rle_sim_writev(int fd, const struct iovec *iov, int n);
-void rle_sim_close(int fd);
-void rle_sim_credentials(int fd, pid_t *pid, uid_t *uid);
 
 /* A new connection of a listener: descriptor with the flags above, or -1 and errno. */
 int rle_accept(int listener, rle_address *peer);

@@ -18,20 +18,29 @@
 --   trainer             name of an observer's trainer
 --   observers           names of a trainer's observers
 --   trainers, observers_per_trainer, args, folder (private, gone after the run)
+--   restart             of a trainer, see below
 --
 -- The run ends well when every trainer's function has returned (or every observer's, where
 -- one was given): the others are asked to end with SIGTERM, which interrupts a script at its
 -- next call into the engine (error CANCELLED), and killed after `grace` seconds (0.6). It
--- fails when any process raises, ends with another exit code or dies: the launcher says which
--- and why, ends the others likewise and exits with the first failure's exit code (128 + signal
--- for one that died; a process that raises UNAVAILABLE ends with 69 and counts only when
--- nothing else explains that). Ctrl-C and SIGTERM to the launcher end all. If the launcher
--- itself is killed, the kernel kills them.
+-- fails when a process raises, ends with another exit code or dies, but for observers, as told
+-- below: the launcher says which and why, ends the others likewise and exits with the first
+-- failure's exit code (128 + signal for one that died; a process that raises UNAVAILABLE ends
+-- with 69 and counts only when nothing else explains that). Ctrl-C and SIGTERM to the launcher
+-- end all. If the launcher itself is killed, the kernel kills them.
+--
+-- An observer that has joined its trainer and then dies or fails is started again: after half a
+-- second, after a failure soon after that in twice the time, and so on. One that fails six times
+-- within a minute is given up; the run fails when a trainer has none left, or when it ends
+-- because it lost one (rl.episode goes on with the others). restarts = {max = 5, within = 60,
+-- backoff = 0.5} says so in seconds; restarts = 10 alone is max, restarts = false ends the run
+-- with the first failure. ctx:restart(name, reason) kills an observer that is of no use any more,
+-- so that it is started again; rl.episode does so with one that hangs.
 --
 -- Output: a single trainer has the terminal to itself; lines of all others begin with
 -- "name | ". prefix = true or false says so for all.
 --
--- Further options: grace, prefix, exit (false: raise an error object with `exit_code`
+-- Further options: grace, restarts, prefix, exit (false: raise an error object with `exit_code`
 -- instead of ending the launcher), rpc (table of options for rpc.init in every process).
 
 local core = require "rlengine.core"
@@ -40,6 +49,7 @@ local options = require "rlengine.options"
 local known = {
   trainers = "number", observers_per_trainer = "number", args = "table", trainer = "function",
   observer = "function", prefix = "boolean", grace = "number", exit = "boolean", rpc = "table",
+  restarts = "table|number|boolean",
 }
 
 -- Exit code of a process that ends because another one was lost: the launcher then looks for
@@ -67,17 +77,56 @@ local function to_hex(bytes)
   return "x" .. bytes:gsub(".", function(c) return ("%02x"):format(c:byte()) end)
 end
 
+-- Options of restarts, with what is not given filled in; max = 0: none.
+local function restarts_of(given)
+  if given == false then return { max = 0, within = 1, backoff = 0 } end
+  if type(given) == "number" then given = { max = given } end
+  local r = options.check("rl.launch, restarts", type(given) == "table" and given or nil,
+    { max = "number", within = "number", backoff = "number" })
+  r = { max = r.max or 5, within = r.within or 60, backoff = r.backoff or 0.5 }
+  if r.max ~= math.floor(r.max) or r.max < 0 or r.max > 1000 then
+    options.fail("INVALID_ARGUMENT", "rl.launch: restarts must be a whole number from 0 to 1000, "
+      .. "got %s", tostring(r.max))
+  end
+  if not (r.within > 0 and r.within < 1e9 and r.backoff >= 0 and r.backoff < 1e9) then
+    options.fail("INVALID_ARGUMENT", "rl.launch: restarts: within and backoff are numbers of "
+      .. "seconds")
+  end
+  return r
+end
+
+local function joined_mark(folder, name) return ("%s/%s.joined"):format(folder, name) end
+local function requests_of(folder) return folder .. "/requests" end
+
 local function agent_name(rank) return ("agent_%d"):format(rank) end
 local function observer_name(i, rank) return ("obs_%d_for_%d"):format(i, rank) end
 
 -- ---- in a started process ----
 
+local Context = {}
+Context.__index = Context
+
+--- Kill one of this trainer's observers; it is started again like one that died. The reason is
+-- said: `observer "obs_0_for_0" killed: REASON; restart 1 of 5 in 0.5 s`.
+function Context:restart(name, reason)
+  local mine
+  for _, each in ipairs(self.observers or {}) do mine = mine or each == name end
+  if not mine then
+    options.fail("NOT_FOUND", '"%s" has no observer "%s"', self.name, tostring(name))
+  end
+  if not self.restarts then
+    options.fail("FAILED_PRECONDITION", "rl.launch was told to start nobody again (restarts)")
+  end
+  core.launch.ask_kill(requests_of(self.folder), name,
+    (tostring(reason or "its trainer asked for it"):gsub("%c", " ")))
+end
+
 local function context(hand, options_given)
-  local ctx = {
+  local ctx = setmetatable({
     role = hand.role, name = hand.name, rank = hand.rank, trainers = hand.trainers,
     observers_per_trainer = hand.observers_per_trainer, folder = hand.folder,
-    args = options_given.args or {},
-  }
+    args = options_given.args or {}, restarts = restarts_of(options_given.restarts).max > 0,
+  }, Context)
   if hand.role == "trainer" then
     ctx.observers = {}
     for i = 0, hand.observers_per_trainer - 1 do
@@ -137,7 +186,11 @@ local function run_member(hand, given)
   local ok, failure = xpcall(function()
     local rpc = join(hand, given)
     local ctx = context(hand, given)
+    if hand.role == "observer" then core.launch.mark(joined_mark(hand.folder, hand.name)) end
     wait_for_observers(rpc, ctx)
+    if hand.role == "trainer" and ctx.restarts then
+      require("rlengine.observers").restart = function(name, why) ctx:restart(name, why) end
+    end
     if given[hand.role] then given[hand.role](ctx) else serve_until_done(rpc) end
     rpc.shutdown()
   end, describe)
@@ -163,6 +216,7 @@ local function members(given, folder, token, call)
     list[#list + 1] = {
       name = name, role = role, handoff = write_handoff(fields), primary = role == "trainer",
       prefix = prefix, keep_stdin = role == "trainer" and trainers == 1,
+      team = fields.trainer_rank, joined = role == "observer" and joined_mark(folder, name) or nil,
     }
     if role == "trainer" then starts[name] = ("%s/%s.started"):format(folder, name) end
   end
@@ -182,9 +236,12 @@ local function run_group(given, program)
   calls = calls + 1
   local folder, lock = core.launch.folder()
   local list, starts = members(given, folder, to_hex(core.launch.token()), calls)
+  local restarts = restarts_of(given.restarts)
   local ok, result = pcall(core.launch.run, {
     command = program.command, source = program.source, members = list,
     grace = given.grace or 0.6, secondaries_finish = given.observer ~= nil,
+    restarts = restarts.max, within = restarts.within, backoff = restarts.backoff,
+    requests = restarts.max > 0 and requests_of(folder) or nil,
   })
   if ok and result.exit_code == 0 then
     for name, mark in pairs(starts) do
@@ -231,6 +288,7 @@ return function(given)
   end
   whole(given, "trainers", 1)
   whole(given, "observers_per_trainer", 0)
+  restarts_of(given.restarts)
   if inside then
     options.fail("FAILED_PRECONDITION", "rl.launch: this process was itself started by rl.launch")
   end

@@ -3,6 +3,7 @@
 --   local rewards = rl.rewards.new{ observers = 2 }
 --   rewards:report(1, 1.0)               -- from observer 1, in the order of its steps
 --   rewards:finish(1)                    -- its episode is over; what it reports next is a new one
+--   rewards:drop(2)                      -- that one was lost: what it reported does not count
 --   rewards:totals()                     -- {sum of each observer's episodes}
 --   rewards:returns{ gamma = .99 }       -- {[observer] = one return for each of its rewards}
 --   rewards:clear()
@@ -168,6 +169,12 @@ end
 function Rewards:finish(observer)
   local episodes = episodes_of(self, observer)
   if episodes[#episodes] then episodes[#episodes].finished = true end
+end
+
+--- The observer did not finish its episode: forget what it has reported of it.
+function Rewards:drop(observer)
+  local episodes = episodes_of(self, observer)
+  if episodes[#episodes] and not episodes[#episodes].finished then episodes[#episodes] = nil end
 end
 
 --- The sum of rewards of each observer: a list, 0 for one that reported nothing.

@@ -17,6 +17,7 @@
 
 local core = require "rlengine.core"
 local options = require "rlengine.options"
+local batch = require "rlengine.rpc.batch"
 local exports = require "rlengine.rpc.exports"
 local futures = require "rlengine.rpc.futures"
 local refs = require "rlengine.rpc.refs"
@@ -42,6 +43,18 @@ rpc.class = exports.class
 -- @param fn the function
 -- @param[opt] given {from = "obs_*"}: which workers may
 rpc.register = exports.register
+
+--- Answer calls of many workers together: `fn` runs once for all who called meanwhile, with
+-- their arguments stacked. The result is a function for `rpc.register`, or a method of a class.
+-- See rlengine/rpc/batch.lua for what fn is given and returns.
+-- @function batched
+-- @param fn function(inputs..., batch), as a method function(self, inputs..., batch)
+-- @param given input: what a row of each argument is, {"obs f32[4]", "id any"}; size (64): rows
+--   it runs with at once; delay (200e-6 s): longest wait of a call; when_idle (false): do not
+--   wait while this worker and the device have nothing else to do; name: who wants what
+--   `input` says, in messages (default: the name it is called by); device: where the rows
+--   are (default: the default device)
+rpc.batched = batch.batched
 
 -- ---- calling ----------------------------------------------------------------
 
@@ -133,8 +146,11 @@ rpc._without_threads = without_threads
 --   calls that give none; heartbeat (3 s), timeout (10 s): a worker silent for so long is
 --   given up; connect_timeout (10 s); reconnect_for (60 s; 0: not at all): a worker that this
 --   one connected to and lost is looked for, and calls to it wait; max_message (64 MiB): bytes
---   accepted; insecure_network: listen or connect beyond this machine without TLS; allow_uids:
---   other users at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
+--   accepted; tls: encrypts TCP connections, "psk" with a key made from the token, or
+--   {cert = file, key = file, ca = file, name =}: certificates of both sides, in PEM; name: what
+--   those of workers we connect to must name (default: the host of the address);
+--   insecure_network: listen or connect beyond this machine without TLS; allow_uids: other
+--   users at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
 --   worker_threads, num_worker_threads, io_threads: accepted and not used, calls need none
 -- @return the addresses it listens on
 function rpc.init(given)
@@ -336,6 +352,9 @@ else
   end
 end
 
-c.hooks { dispatch, entry, spawned, refs.make, refs.dropped, int64, int64_kind, refs.meta, {} }
+c.hooks {
+  dispatch, entry, spawned, refs.make, refs.dropped, int64, int64_kind, refs.meta, {},
+  exports.batched, batch.entry(exports.objects),
+}
 
 return rpc

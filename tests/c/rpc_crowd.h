@@ -34,12 +34,12 @@
 #include "rpc/rpc.h"
 #include "rpc_greeting.h"
 
-enum { CROWD_CONNECT = 1, CROWD_CALL, CROWD_LEAVE };
+enum { CROWD_CONNECT = 1, CROWD_CALL, CROWD_LEAVE, CROWD_REST };
 
 typedef struct crowd_order {
     int what;
     int count;      /* CONNECT: workers to add; LEAVE: workers to take away */
-    double seconds; /* CALL: for so long */
+    double seconds; /* CALL, REST: for so long */
     int greedy; /* CALL: calls that the first worker keeps open; the others one each */
 } crowd_order;
 
@@ -136,7 +136,7 @@ static inline bool crowd_join(crowd_self *s, int number)
     rle_writer w;
     rle_writer_init(&w);
     char name[32];
-    snprintf(name, sizeof name, "obs_%d", number);
+    snprintf(name, sizeof name, "obs_%d_of_%d", number, (int)getpid());
     write_greeting(&w, m->incarnation, name, 1, 1);
     if (w.len > sizeof m->hello) crowd_die("a greeting of %zu bytes", w.len);
     memcpy(m->hello, w.data, w.len);
@@ -305,6 +305,8 @@ __attribute__((noreturn)) static inline void crowd_main(crowd_self *s, int order
         if (o.what == CROWD_CONNECT) crowd_grow(s, o.count);
         if (o.what == CROWD_CALL) crowd_calls(s, &o, &r);
         if (o.what == CROWD_LEAVE) crowd_shrink(s, o.count);
+        while (o.what == CROWD_REST && rle_now() < begin + (int64_t)(o.seconds * 1e9))
+            crowd_turn(s, 10);
         r.seconds = (double)(rle_now() - begin) * 1e-9;
         if (write(answers, &r, sizeof r) != (ssize_t)sizeof r) _exit(0);
     }

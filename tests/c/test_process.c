@@ -22,37 +22,7 @@
 #include "base/mem.h"
 #include "base/process.h"
 #include "base/supervisor.h"
-
-static int open_fds(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (readdir(d)) n++;
-    closedir(d);
-    return n;
-}
-
-/* Whatever a test does, descriptors, memory and children are as before. */
-static int fds_before;
-static size_t bytes_before;
-
-static int remember(void **state)
-{
-    (void)state;
-    fds_before = open_fds();
-    bytes_before = rle_mem_bytes();
-    return 0;
-}
-
-static int compare(void **state)
-{
-    (void)state;
-    assert_int_equal(open_fds(), fds_before);
-    assert_int_equal(rle_mem_bytes(), bytes_before);
-    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
-    assert_int_equal(errno, ECHILD);
-    return 0;
-}
+#include "process_check.h"
 
 static const char *const sh_exit3[] = {"sh", "-c", "exit 3", NULL};
 
@@ -92,16 +62,6 @@ static void a_program_that_cannot_run_is_an_error_with_its_name(void **state)
     assert_int_equal(p.pid, 77);
 }
 
-static size_t read_everything(int fd, char *to, size_t size)
-{
-    size_t used = 0;
-    fcntl(fd, F_SETFL, 0);
-    ssize_t n;
-    while ((n = read(fd, to + used, size - used)) > 0) used += (size_t)n;
-    return used;
-}
-
-/* Run as a child, this program writes its handoff (see main). */
 static void the_handoff_reaches_the_child_and_nobody_else(void **state)
 {
     (void)state;
@@ -154,29 +114,6 @@ static void usage_is_what_the_system_says(void **state)
 
 /* ---- groups ---- */
 
-typedef struct capture {
-    int saved, file;
-} capture;
-
-static void capture_begin(capture *c, int fd)
-{
-    char path[] = "/tmp/rle-test-XXXXXX";
-    fflush(NULL);
-    c->saved = dup(fd);
-    c->file = mkstemp(path);
-    unlink(path);
-    dup2(c->file, fd);
-}
-
-static void capture_end(capture *c, int fd, char *text, size_t size)
-{
-    dup2(c->saved, fd);
-    close(c->saved);
-    lseek(c->file, 0, SEEK_SET);
-    text[read_everything(c->file, text, size - 1)] = 0;
-    close(c->file);
-}
-
 /* Each member runs its handoff as a shell script (see main). */
 static rle_status run_group(rle_member *members, int count, bool secondaries_finish,
                             rle_group_result *result)
@@ -188,14 +125,6 @@ static rle_status run_group(rle_member *members, int count, bool secondaries_fin
     return rle_group_run(&group, result);
 }
 
-#define TRAINER(script)                                                                  \
-    {                                                                                    \
-        .name = "agent_0", .role = "trainer", .primary = true, .handoff = script         \
-    }
-#define OBSERVER(script)                                                                 \
-    {                                                                                    \
-        .name = "obs_0_for_0", .role = "observer", .handoff = script                     \
-    }
 #define STUBBORN "trap '' TERM; while :; do sleep 0.02; done"
 
 static void the_run_ends_well_with_its_primaries(void **state)

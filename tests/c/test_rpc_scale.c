@@ -177,6 +177,72 @@ static void a_call_is_refused_though_nobody_is_there(void **state)
     rle_rpc_free(a);
 }
 
+static int logged_times(const char *part)
+{
+    int n = 0;
+    for (int i = 0; i < test_log_count && i < 64; i++)
+        n += strstr(test_log[i], part) != NULL;
+    return n;
+}
+
+static double cpu_seconds(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
+static void f25_without_descriptors_those_who_are_there_are_served(void **state)
+{
+    (void)state;
+    struct rlimit before, low;
+    getrlimit(RLIMIT_NOFILE, &before);
+    crowd there = crowd_start(test_address + 5, &test_token);
+    crowd more = crowd_start(test_address + 5, &test_token);
+    rle_rpc *rpc = server();
+    ordered(rpc, &there, (crowd_order){.what = CROWD_CONNECT, .count = 8}, 0);
+    crowd_order calls = {.what = CROWD_CALL, .seconds = 0.5};
+    crowd_report usual = ordered(rpc, &there, calls, 0);
+    int held = usage().descriptors;
+    low = (struct rlimit){64, before.rlim_max};
+    assert_true(held < 60);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    crowd_command(&more, (crowd_order){.what = CROWD_CONNECT, .count = 100});
+    crowd_report full = ordered(rpc, &there, calls, 0);
+    assert_int_equal(logged_times("accepting paused: 64 of 64 file descriptors in use"),
+                     1);
+    double cpu = cpu_seconds();
+    crowd_report rest =
+        ordered(rpc, &there, (crowd_order){.what = CROWD_REST, .seconds = 1}, 0);
+    cpu = (cpu_seconds() - cpu) / rest.seconds;
+    assert_true(cpu < 0.2);
+    assert_true((double)full.calls > 0.3 * (double)usual.calls);
+    assert_int_equal(logged_times("accepting paused"), 1);
+    assert_int_equal(logged_times("accepting again"), 0);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    int64_t begin = rle_now();
+    crowd_report joined = crowd_serve(rpc, &more, 0);
+    double took = (double)(rle_now() - begin) * 1e-9;
+    assert_true(joined.there);
+    assert_true(took < 5);
+    for (int i = 0; i < 200 && !logged("accepting again"); i++) {
+        rle_rpc_turn(rpc, false);
+        usleep(5000);
+    }
+    assert_int_equal(logged_times("accepting again"), 1);
+    figure(
+        "F25",
+        "100 workers at a limit of 64 descriptors: %.1f %% of a processor, 99 %% of the "
+        "others' calls within %.2f ms (before: %.2f ms), all had joined %.2f s after "
+        "there "
+        "were descriptors again",
+        cpu * 100, full.p99 * 1e3, usual.p99 * 1e3, took);
+    crowd_end(&more);
+    crowd_end(&there);
+    rle_rpc_free(rpc);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
@@ -185,6 +251,7 @@ int main(void)
         TEST(workers_take_turns),
         TEST(a_call_is_refused_though_nobody_is_there),
         TEST(f24_many_workers_are_small_and_served_evenly),
+        TEST(f25_without_descriptors_those_who_are_there_are_served),
         TEST(f24_a_greedy_worker_keeps_nobody_waiting),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

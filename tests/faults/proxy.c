@@ -1,30 +1,35 @@
 /* proxy.c - a line that can be broken: forwards connections between two workers and does
  * to them what it is told on standard input.
  *
- *   fault_proxy LISTEN TARGET         unix:/path or tcp://127.0.0.1:29500, port 0 picks
- * one
+ *   fault_proxy LISTEN TARGET
  *
- * It prints "listening ADDRESS", then answers every command with one line, "ok ..." or
- * "error ...", and ends with its standard input. DIR is up (from who connects to TARGET),
- * down or both; TYPE the name of a frame (CALL), any, or stream for bytes of a connection
- * counted from its beginning. What concerns one frame happens once, to the first that
- * fits.
+ * Addresses are unix:/path or tcp://127.0.0.1:29500; port 0 picks one. It prints
+ * "listening ADDRESS", then answers every command with one line, "ok ..." or "error ...",
+ * and ends with its standard input. DIR is up (from who connects to TARGET), down or both;
+ * TYPE the name of a frame (CALL), any, or stream for bytes of a connection counted from
+ * its beginning. What concerns one frame happens once, to the first that fits.
  *
- *   hold DIR                neither read nor write
- *   swallow DIR             read and forget, the end of the stream too: half-open
- *   release DIR             neither of these any more
- *   rate DIR N              forward N bytes a second; 0: as they come
- *   dribble DIR MS          forward a byte every MS milliseconds; 0: as they come
- *   cut DIR TYPE K [SKIP]   end the connection behind byte K of the frame (or of it all)
- *   flip DIR TYPE BIT [SKIP]  change one bit of the frame
- *   drop DIR TYPE COUNT     so many frames never arrive
- *   reorder DIR COUNT       the next COUNT frames arrive in reverse order
- *   record DIR / replay DIR keep the frames from now on / send what was kept once more
- *   refuse / accept         new connections are refused / taken again
- *   close / reset           end every connection, with FIN / with RST where there is one
- *   clear                   none of the above any more
- *   stat                    key=value: links, fired, up, down (bytes), up.CALL (frames)
- * ...
+ *   hold DIR            neither read nor write
+ *   swallow DIR         read and forget, the end of the stream too: half-open
+ *   release DIR         neither of these any more
+ *   rate DIR N          forward N bytes a second; 0: as they come
+ *   dribble DIR MS      forward a byte every MS milliseconds; 0: as they come
+ *   delay DIR MS JITTER LOSE
+ *                       forward late, by MS and up to JITTER more or less, and LOSE per
+ *                       cent of the pieces 200 ms later still, as if they had been lost
+ *   cut DIR TYPE K [SKIP]
+ *                       end the connection behind byte K of the frame (or of it all)
+ *   flip DIR TYPE BIT [SKIP]
+ *                       change one bit of the frame
+ *   drop DIR TYPE COUNT so many frames never arrive
+ *   reorder DIR COUNT   the next COUNT frames arrive in reverse order
+ *   record DIR          keep the frames from now on
+ *   replay DIR          send once more what was kept
+ *   refuse              new connections are refused
+ *   accept              and taken again
+ *   close, reset        end every connection, with FIN or, where there is one, RST
+ *   clear               none of the above any more
+ *   stat                key=value: links, fired, up, down (bytes), up.CALL (frames) ...
  *
  * One thread, poll(2). Everything lives until the process ends. */
 #include <fcntl.h>
@@ -55,6 +60,8 @@ typedef struct way {
     uint64_t bytes;     /* forwarded */
     double allowance;
     int64_t refilled;
+    uint64_t sent; /* of `bytes` */
+    marks late;
     buffer held[KEEP_MAX];
     int held_count, held_wanted;
 } way;
@@ -75,8 +82,9 @@ typedef struct shot {
 
 static struct rules {
     bool hold, swallow, record;
-    double rate;    /* bytes a second; 0 = no limit */
-    double quantum; /* bytes written at once when limited */
+    double rate;              /* bytes a second; 0 = no limit */
+    long delay, jitter, lose; /* milliseconds, per cent */
+    double quantum;           /* bytes written at once when limited */
     shot cut, flip;
     int drop_type;
     long drop;
@@ -125,6 +133,14 @@ static void cut(link_t *l)
     l->dead_at = now() + 2000000000;
 }
 
+/* When bytes that came now go on. */
+static int64_t due(const struct rules *r)
+{
+    long ms = r->delay + (r->jitter ? random() % (2 * r->jitter + 1) - r->jitter : 0);
+    if (random() % 100 < r->lose) ms += 200;
+    return now() + ms * 1000000;
+}
+
 /* Towards the other side, as far as a cut of the stream allows. */
 static void emit(link_t *l, way *w, struct rules *r, const uint8_t *p, size_t n)
 {
@@ -145,6 +161,7 @@ static void emit(link_t *l, way *w, struct rules *r, const uint8_t *p, size_t n)
         fired++;
     }
     w->bytes += n;
+    if (r->delay) marks_add(&w->late, w->bytes, due(r));
     bytes_total[w == &l->way[DOWN]] += n;
     if (last) cut(l);
 }
@@ -273,14 +290,19 @@ static void flush(link_t *l, int direction)
             if (w->allowance < 1) return;
             if ((double)n > w->allowance) n = (size_t)w->allowance;
         }
+        size_t ready = marks_ready(&w->late, w->sent, now());
+        if (n > ready) n = ready;
+        if (!n) return;
         ssize_t put =
             send(w->to, w->out.data + w->out.begin, n, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (put < 0) {
             if (errno == EAGAIN || errno == EINTR) return;
+            w->sent += buffer_size(&w->out);
             w->out.begin = w->out.end; /* nobody is there any more */
             break;
         }
         w->out.begin += (size_t)put;
+        w->sent += (uint64_t)put;
         w->allowance -= (double)put;
     }
     bool over = l->dying || (w->eof && !buffer_size(&w->in) && !r->swallow);
@@ -389,6 +411,10 @@ static bool direct(struct rules *r, int direction, const char *verb, const char 
         double v = type ? atof(type) : 0;
         r->rate = verb[0] == 'r' ? v : v > 0 ? 1000 / v : 0;
         r->quantum = verb[0] == 'r' ? 1400 : 1;
+    } else if (strcmp(verb, "delay") == 0) {
+        r->delay = type ? atol(type) : 0;
+        r->jitter = a < r->delay ? a : r->delay;
+        r->lose = b;
     } else if ((strcmp(verb, "cut") == 0 || strcmp(verb, "flip") == 0) && t != -2) {
         *(verb[0] == 'c' ? &r->cut : &r->flip) =
             (shot){.armed = true, .type = t, .at = (size_t)a, .skip = b};
@@ -496,6 +522,7 @@ static int patience(void)
         if (!links[i].used) continue;
         if (links[i].dying && (ms < 0 || ms > 50)) ms = 50;
         for (int d = 0; d < WAYS; d++) {
+            if (links[i].way[d].late.count) ms = 1;
             if (rules[d].rate <= 0 || !buffer_size(&links[i].way[d].out) || rules[d].hold)
                 continue;
             double need = rules[d].quantum < 1 ? 1 : rules[d].quantum;
@@ -534,8 +561,8 @@ int main(int argc, char **argv)
                 const way *w = &links[i].way[d];
                 bool listen_to = !w->eof && (links[i].dying || !rules[d].hold) &&
                                  buffer_size(&w->out) < OUT_MAX;
-                bool write_to =
-                    buffer_size(&w->out) && rules[d].rate <= 0 && !rules[d].hold;
+                bool write_to = buffer_size(&w->out) && rules[d].rate <= 0 &&
+                                !rules[d].hold && !w->late.count;
                 fds[n++] =
                     (struct pollfd){.fd = listen_to ? w->from : -1, .events = POLLIN};
                 fds[n++] =

@@ -59,6 +59,35 @@ static inline void buffer_free(buffer *b)
     *b = (buffer){0};
 }
 
+/* Bytes up to `upto` may go at `at`; a ring, oldest first. */
+typedef struct marks {
+    struct mark {
+        uint64_t upto;
+        int64_t at;
+    } ring[1024];
+    unsigned first, count;
+    uint64_t ready; /* bytes up to this one may go */
+} marks;
+
+static inline void marks_add(marks *m, uint64_t upto, int64_t at)
+{
+    struct mark *last = &m->ring[(m->first + m->count - 1) % 1024];
+    if (m->count && last->at > at) at = last->at; /* bytes stay in order */
+    if (m->count == 1024)
+        last->upto = upto;
+    else
+        m->ring[(m->first + m->count++) % 1024] = (struct mark){upto, at};
+}
+
+/* How many bytes behind `sent` may go now. */
+static inline size_t marks_ready(marks *m, uint64_t sent, int64_t now)
+{
+    for (; m->count && m->ring[m->first % 1024].at <= now; m->first++, m->count--)
+        m->ready = m->ring[m->first % 1024].upto;
+    if (!m->count) return SIZE_MAX;
+    return m->ready > sent ? (size_t)(m->ready - sent) : 0;
+}
+
 static inline void set_nodelay(int fd, int family)
 {
     int one = 1;

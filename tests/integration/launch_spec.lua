@@ -182,6 +182,7 @@ describe("rl.launch", function()
       local rl = require "rlengine"
       rl.rpc.register("leave", function() os.exit(7) end)
       rl.launch {
+        restarts = false,
         trainer = function(ctx)
           pcall(rl.rpc.rpc_sync, ctx.observers[1], "leave")
           while true do end
@@ -422,6 +423,10 @@ describe("rl.launch", function()
       message { trainer = print, trainers = 0 })
     assert.equal("rl.launch: observers_per_trainer must be a whole number from 0, got 1.5",
       message { trainer = print, observers_per_trainer = 1.5 })
+    assert.equal("rl.launch: restarts must be a whole number from 0 to 1000, got -1",
+      message { trainer = print, restarts = -1 })
+    assert.equal('rl.launch, restarts: unknown option "maximum"; did you mean "max"?',
+      message { trainer = print, restarts = { maximum = 3 } })
     assert.equal('rl.launch: option "args" must be a table, got string',
       message { trainer = print, args = "x" })
   end)

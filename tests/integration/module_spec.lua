@@ -201,12 +201,12 @@ describe("the build", function()
           RLE_EMU = "OFF" } })
     end
 
-    local all = { "libevent", "libevent_core", "libevent_pthreads", "libcrypto", "luajit",
-      "libedit", "libbsd-overlay", "libbsd", "ncurses", "tinfo" }
+    local all = { "libevent", "libevent_core", "libevent_pthreads", "libssl", "libcrypto",
+      "luajit", "libedit", "libbsd-overlay", "libbsd", "ncurses", "tinfo" }
 
     it("names the Debian package of what is missing", function()
       local packages = { libevent_core = "libevent-dev", libcrypto = "libssl-dev",
-        luajit = "libluajit-5.1-dev", libedit = "libedit-dev" }
+        libssl = "libssl-dev", luajit = "libluajit-5.1-dev", libedit = "libedit-dev" }
       for missing, debian in pairs(packages) do
         local rest = {}
         for _, name in ipairs(all) do
@@ -225,7 +225,8 @@ describe("the build", function()
         pending "liblua5.4-dev is not installed"
         return
       end
-      local r = configure({ "libevent", "libevent_core", "libevent_pthreads", "libcrypto" },
+      local r = configure({ "libevent", "libevent_core", "libevent_pthreads", "libssl",
+        "libcrypto" },
         "-DRLE_LUA_INCLUDE_DIR=" .. include, "-DRLE_BUILD_CLI=OFF", "-DRLE_BUILD_TESTS=OFF",
         "-DCMAKE_BUILD_TYPE=Debug")
       assert.equal(0, r.code, r.err)

@@ -6,7 +6,7 @@
 set -u
 log=${1:-/dev/null}
 packages="gcc g++ cmake ninja-build pkg-config libluajit-5.1-dev libevent-dev libssl-dev libedit-dev
-  luajit lua-busted lua-posix lua-cjson lua-check libcmocka-dev procps
+  luajit lua-busted lua-posix lua-cjson lua-check libcmocka-dev procps openssl
   lua5.1 liblua5.1-0-dev lua5.4 liblua5.4-dev luarocks make"
 command -v dpkg-query >/dev/null || exit 0
 missing_ones() {

@@ -64,8 +64,8 @@ function Proxy:tell(...)
   return line
 end
 
-for _, verb in ipairs { "hold", "swallow", "release", "rate", "dribble", "cut", "flip", "drop",
-  "reorder", "record", "replay", "refuse", "accept", "close", "reset", "clear" } do
+for _, verb in ipairs { "hold", "swallow", "release", "rate", "dribble", "delay", "cut", "flip",
+  "drop", "reorder", "record", "replay", "refuse", "accept", "close", "reset", "clear" } do
   Proxy[verb] = function(self, ...) return self:tell(verb, ...) end
 end
 

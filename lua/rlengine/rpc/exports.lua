@@ -2,6 +2,7 @@
 -- that references were given out for. Part of `rlengine.rpc`.
 
 local core = require "rlengine.core"
+local batch = require "rlengine.rpc.batch"
 local options = require "rlengine.options"
 
 local c = core.rpc
@@ -18,6 +19,9 @@ local builtin = {}   -- name -> function(caller, ...), of the engine itself
 exports.objects, exports.object_records = {}, {}
 local objects, object_records = exports.objects, exports.object_records
 exports.builtin = builtin
+
+-- Whoever answers this hears what is asked.
+builtin["rlengine.alive"] = function() return true end
 
 local function check_name(name, what)
   if type(name) ~= "string" or #name < 1 or #name > 64 or name:find("[^%w_.]") then
@@ -65,6 +69,10 @@ function exports.class(name, methods, given)
   local class = { __name = name }
   class.__index = class
   setmetatable(class, {
+    __newindex = function(self, key, value)
+      batch.declare(key, value)
+      rawset(self, key, value)
+    end,
     __call = function(self, ...)
       local object = setmetatable({}, self)
       local init = rawget(self, "init")
@@ -85,7 +93,10 @@ function exports.register(name, fn, given)
   if type(fn) ~= "function" then
     fail("INVALID_ARGUMENT", "rpc.register wants a function, got %s", type(fn))
   end
+  local before = functions[name]
   functions[name] = { fn = fn, from = pattern_of(from) }
+  batch.declare(name, fn)
+  if before then batch.declare(name, before.fn) end
 end
 
 --- The record of an object's class, or nil.
@@ -112,6 +123,21 @@ function exports.class_named(name)
   local record = classes[name]
   if not record then refuse(name) end
   return record
+end
+
+--- The spec of the batched function that a worker calls, or nil; raises when it may not.
+function exports.batched(number, name, caller)
+  local record, fn
+  if number == 0 then
+    record = functions[name]
+    fn = record and record.fn
+  else
+    record = object_records[number]
+    fn = record and record.methods[name] and rawget(record.class, name)
+  end
+  local spec = fn and batch.spec_of(fn)
+  if spec and record.from then check_caller(record.from, caller, name) end
+  return spec
 end
 
 --- A call that arrived: find what it names and do it. Names are looked up in plain tables.

@@ -19,6 +19,8 @@ local spawn, timeout_of = futures.spawn, futures.timeout_of
 -- Kinds of calls, as engine/lua/lua_rpc_call.c numbers them.
 local CALL, CONSTRUCT, QUIET, CLAIM = 0, 1, 2, 3
 
+local unpack = table.unpack or unpack -- luacheck: ignore
+
 local refs = {}
 
 local numbers = setmetatable({}, { __mode = "k" }) -- own object -> number
@@ -55,6 +57,18 @@ function Ref:wait(given)
   end
   c.check(self[1])
   return self
+end
+
+--- Make the object again, of the same class with the same arguments, and return a reference to
+-- the new one: its worker was started again and knows nothing of the old one. Only for what
+-- rpc.remote returned, and where no argument was a tensor (the reference would keep it alive).
+function Ref:remake()
+  local made = self.made
+  if not made then
+    fail("FAILED_PRECONDITION", "%s cannot be made again: that takes a reference from rpc.remote, "
+      .. "with no tensor among the arguments", tostring(self))
+  end
+  return refs.make_remote(made.worker, made.timeout, made.class, unpack(made, 1, made.n))
 end
 
 --- The object itself, where it lives; nil elsewhere.
@@ -333,6 +347,15 @@ function Worker:rpc_async(given)
   end)
 end
 
+-- What it takes to make an object again; nil when a tensor is needed for it.
+local function recipe(worker, timeout, class, ...)
+  local made = { worker = worker, timeout = timeout, class = class, n = select("#", ...), ... }
+  for i = 1, made.n do
+    if type(made[i]) == "userdata" then return nil end
+  end
+  return made
+end
+
 local function make_remote(worker, timeout, class, ...)
   if worker.is_self then return refs.rref(exports.class_named(class).class(...)) end
   local target = c.construct(worker[1], class, timeout, CONSTRUCT, ...)
@@ -340,8 +363,11 @@ local function make_remote(worker, timeout, class, ...)
     prepare_all(worker.name, ...)
     target = c.construct(worker[1], class, timeout, CONSTRUCT, ...)
   end
-  return new_ref(target)
+  local ref = new_ref(target)
+  ref.made = recipe(worker, timeout, class, ...)
+  return ref
 end
+refs.make_remote = make_remote
 
 --- `rpc.to("obs_0"):remote():Observer(1)`: make an object there, as rpc.remote.
 function Worker:remote(given)

@@ -1,0 +1,46 @@
+/* handshake.h - what a handshake keeps until it is done, and the refusals of the last minute.
+ * Part of rpc_internal.h; what is done with it is in joining.h. */
+#ifndef RLE_RPC_HANDSHAKE_H
+#define RLE_RPC_HANDSHAKE_H
+
+#include "rpc/frame.h"
+#include "rpc/rpc.h"
+#include "rpc/transport.h"
+
+typedef struct rle_conn rle_conn;
+typedef struct rle_handshake rle_handshake;
+
+typedef struct rle_greeting {
+    uint16_t min_version, max_version;
+    uint32_t dtypes, features, heartbeat_ms, timeout_ms, max_frame, pid;
+    uint64_t max_message, incarnation;
+    uint8_t nonce[RLE_NONCE_SIZE];
+    char name[RLE_NAME_MAX + 1];
+    int addresses;
+    char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+} rle_greeting;
+
+/* What is needed only until the connection is open. */
+struct rle_handshake {
+    rle_timer timer;
+    rle_greeting mine, theirs;
+    uint8_t hello[1024], ack[1024]; /* payloads as they crossed */
+    size_t hello_len, ack_len;
+    rle_rpc *rpc;
+    rle_conn *conn;
+    uint32_t credit; /* given with their proof */
+    uint64_t contest; /* replace.c: what the ping of the old connection carries; 0: none */
+    rle_peer *contested;
+    rle_handshake *contest_next, **contest_at; /* in contested->contenders */
+};
+
+typedef struct rle_refusals {
+    rle_address address;
+    int64_t times[10]; /* of the last ones, a ring */
+    int count, next;
+    int64_t banned_until;
+} rle_refusals;
+
+enum { RLE_REFUSAL_ADDRESSES = 64, RLE_REFUSALS_A_MINUTE = 10 };
+
+#endif

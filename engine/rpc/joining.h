@@ -1,0 +1,75 @@
+/* joining.h - workers that come and go: what handshake.c, replace.c, listen.c, link.c and
+ * lost.c have for the other files of engine/rpc. Comes with rpc_internal.h.
+ *
+ * All of it wants the loop's lock held. */
+#ifndef RLE_RPC_JOINING_H
+#define RLE_RPC_JOINING_H
+
+#include "rpc/rpc_internal.h"
+
+/* ---- handshake.c ---- */
+
+void rle_handshake_begin(rle_conn *conn); /* the socket is connected */
+void rle_handshake_secure(rle_conn *conn); /* go on with that of the transport */
+/* The transport failed before the connection was open; the message is rle_message(). */
+void rle_handshake_broken(rle_conn *conn, rle_status code);
+/* HELLO, HELLO_ACK, AUTH, ERROR before the connection is open. */
+void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
+void rle_handshake_free(rle_conn *conn);
+/* Too many refusals came from there: do not even listen. */
+bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address);
+/* The initiator's end of it: the message is rle_message(). */
+void rle_handshake_give_up(rle_conn *conn, rle_status code);
+void rle_handshake_late(rle_timer *t); /* of rle_handshake.timer: it took too long */
+
+/* Acceptor: its proof is good. Let it in, unless its name is taken. */
+void rle_handshake_admit(rle_conn *conn);
+/* Tell the other side why not, and close. The message is rle_message(). */
+void rle_handshake_refuse(rle_conn *conn, rle_status code);
+
+/* ---- replace.c ---- */
+
+/* The worker's name is taken by `old`. Same process: `old` is closed; true. Another one:
+ * `old` is asked whether it lives, and until that is known `conn` waits; false. */
+bool rle_replace(rle_conn *conn, rle_conn *old);
+void rle_contest_answered(rle_conn *old, uint64_t number); /* by a PONG */
+/* The old connection is gone: whoever waits for its name goes on. */
+void rle_contest_settle(rle_peer *peer);
+void rle_contest_leave(rle_handshake *h); /* it waits no more; or never did */
+
+/* ---- listen.c ---- */
+
+void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */
+
+/* Begin to connect. `result` or `peer`, may be NULL: who is told what becomes of it. */
+rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
+                             rle_connect_result *result, rle_peer *peer, rle_conn **out);
+/* Connect on our own account to a worker whose address is known. */
+void rle_peer_open(rle_peer *peer);
+
+/* ---- link.c ---- */
+
+/* For a connection that is about to be made; NULL: none is wanted, or (*s) no memory. */
+rle_link *rle_link_new(rle_rpc *rpc, const rle_address *to, rle_status *s);
+/* The connection stands. NULL is fine. */
+void rle_link_attach(rle_link *link, rle_peer *peer);
+void rle_link_free(rle_link *link); /* NULL is fine */
+/* Its worker is being looked for. */
+bool rle_link_seeks(const rle_peer *peer);
+/* It will be, when `conn` is lost now. */
+bool rle_link_keeps(const rle_conn *conn);
+void rle_link_lost(rle_peer *peer);   /* begin to look for it */
+void rle_link_joined(rle_peer *peer); /* it is here, whoever made the connection */
+/* A connection made for it has failed; it is tried again later. */
+void rle_link_missed(rle_peer *peer);
+/* It answered that it will not have us: the message is rle_message(). */
+void rle_link_refused(rle_peer *peer, rle_status code);
+void rle_link_end_all(rle_rpc *rpc); /* nobody is looked for any more */
+
+/* ---- lost.c ---- */
+
+/* The open connection of a worker is over: its calls fail, its references are given back.
+ */
+void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet);
+
+#endif
