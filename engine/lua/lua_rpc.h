@@ -97,6 +97,7 @@ typedef enum {
     RLE_HOOK_SPENT,      /* empty list, for the encoder */
     RLE_HOOK_BATCH_FIND, /* function(object, method, caller) -> table, if it is batched */
     RLE_HOOK_BATCH_ENTRY, /* body of a flush's coroutine */
+    RLE_HOOK_MEMBER,      /* function(worker, left or nil, goodbye, joined or nil) */
     RLE_HOOK_RUN,         /* run_until_ready */
     RLE_HOOK_COUNT
 } rle_lua_hook;
@@ -141,6 +142,8 @@ int64_t rle_lua_wait_deadline(lua_State *L, int arg);
 /* Push a userdata that takes the reference over. `values`: stack index of the table that
  * holds a local future's results, or 0. */
 void rle_lua_push_future(lua_State *L, rle_future *f, int values);
+/* Push an incarnation as scripts see it: 16 hexadecimal digits; nil for 0. */
+void rle_lua_push_incarnation(lua_State *L, uint64_t incarnation);
 extern const luaL_Reg rle_lua_rpc_worker_functions[], rle_lua_rpc_call_functions[],
     rle_lua_rpc_future_functions[];
 /* The metatables; futures add `future_methods` to the table on top. */

@@ -312,11 +312,20 @@ static rle_future *start_call(lua_State *L, bool note_site)
     return f;
 }
 
+static void raise_unwanted(lua_State *L, const rle_lua_handler *h)
+{
+    rle_lua_fail(L, RLE_CANCELLED, "\"%s\" is no longer wanted by \"%s\"",
+                 h->info.head.method,
+                 h->info.caller ? rle_peer_name(h->info.caller) : "its caller");
+}
+
 /* sync(target, method, timeout, how, ...): call and wait; take() must follow. Returns true
  * when nothing was sent because an argument has to be prepared. */
 static int call_sync(lua_State *L)
 {
     rle_lua_check_wait(L, "rpc_sync");
+    rle_lua_handler *self = rle_lua_handler_of(L);
+    if (self && self->cancelled) raise_unwanted(L, self); /* before anything is sent */
     rle_future *f = start_call(L, false);
     if (!f) {
         lua_pushboolean(L, true);
@@ -351,9 +360,7 @@ static int call_take(lua_State *L)
     if (!f) return rle_lua_fail(L, RLE_INTERNAL, "nothing was waited for");
     if (h && h->waiter.cancelled) {
         rle_future_cancel(s->rpc, f);
-        rle_lua_fail(L, RLE_CANCELLED, "\"%s\" is no longer wanted by \"%s\"",
-                     h->info.head.method,
-                     h->info.caller ? rle_peer_name(h->info.caller) : "its caller");
+        raise_unwanted(L, h);
     }
     if (rle_future_status(s->rpc, f) == RLE_FUTURE_FAILED) raise_failure(L, f);
     int n = rle_lua_push_results(L, f, rle_future_message(f));

@@ -319,6 +319,20 @@ static bool place_tensors(rle_rpc *rpc)
     return true;
 }
 
+static void tell_member(lua_State *L, const rle_member_change *change)
+{
+    rle_lua_push_hook(L, RLE_HOOK_MEMBER);
+    lua_pushstring(L, rle_peer_name(change->peer));
+    rle_lua_push_incarnation(L, change->left);
+    lua_pushboolean(L, change->goodbye);
+    rle_lua_push_incarnation(L, change->joined);
+    if (lua_pcall(L, 4, 0, 0) != 0) {
+        rle_log(RLE_LOG_ERROR, "nobody was told of worker \"%s\": %s",
+                rle_peer_name(change->peer), lua_tostring(L, -1));
+        lua_pop(L, 1);
+    }
+}
+
 /* The next of one kind that waits; false: there is none (any more). */
 static bool take_work(lua_State *L, unsigned kind)
 {
@@ -346,6 +360,12 @@ static bool take_work(lua_State *L, unsigned kind)
         start_call(L, in, &info, &decoder);
         return true;
     }
+    case RLE_WORK_MEMBER: {
+        rle_member_change change;
+        if (!rle_rpc_next_member(s->rpc, &change)) return false;
+        tell_member(L, &change);
+        return true;
+    }
     case RLE_WORK_PLACE:
         return place_tensors(s->rpc);
     case RLE_WORK_BATCH: {
@@ -368,7 +388,7 @@ enum { STEPS_PER_LOOK = 64, STEPS_PER_BATCH = 16 };
 bool rle_lua_rpc_step(lua_State *L)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
-    luaL_checkstack(L, 4, "remote calls");
+    luaL_checkstack(L, 8, "remote calls");
     s->from = NULL; /* a decoding that raised may have left it */
     /* Calls that keep each other going must not keep the sockets from being looked at,
      * nor those of one worker others from being served. */
@@ -506,7 +526,18 @@ static int run_cancelled(lua_State *L)
     return 1;
 }
 
-/* caller() -> name of the worker whose call is being served, seconds left; nil outside. */
+/* time_left() -> seconds until the deadline of the call being served, also in what it
+ * spawned; nil: there is none */
+static int run_time_left(lua_State *L)
+{
+    const rle_lua_handler *h = rle_lua_rpc_state.current;
+    if (!h || !h->deadline) return 0;
+    lua_pushnumber(L, (double)(h->deadline - rle_now()) / 1e9);
+    return 1;
+}
+
+/* caller() -> name of the worker whose call is being served, seconds left, incarnation of
+ * the worker; nil outside. */
 static int run_caller(lua_State *L)
 {
     rle_lua_enter(L);
@@ -516,9 +547,12 @@ static int run_caller(lua_State *L)
         return 1;
     }
     lua_pushstring(L, rle_peer_name(h->info.caller));
-    if (!h->deadline) return 1;
-    lua_pushnumber(L, (double)(h->deadline - rle_now()) / 1e9);
-    return 2;
+    if (h->deadline)
+        lua_pushnumber(L, (double)(h->deadline - rle_now()) / 1e9);
+    else
+        lua_pushnil(L);
+    rle_lua_push_incarnation(L, h->info.incarnation);
+    return 3;
 }
 
 /* in_handler() -> whether the scheduler runs this. */
@@ -536,6 +570,7 @@ const luaL_Reg rle_lua_rpc_run_functions[] = {
     {"done", run_done},
     {"cancelled", run_cancelled},
     {"caller", run_caller},
+    {"time_left", run_time_left},
     {"in_handler", run_in_handler},
     {NULL, NULL},
 };

@@ -38,6 +38,30 @@ static int rpc_hint(lua_State *L)
     return 0;
 }
 
+void rle_lua_push_incarnation(lua_State *L, uint64_t incarnation)
+{
+    char text[20];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)incarnation);
+    if (incarnation)
+        lua_pushstring(L, text);
+    else
+        lua_pushnil(L);
+}
+
+/* incarnation() -> of this worker */
+static int rpc_incarnation(lua_State *L)
+{
+    rle_lua_push_incarnation(L, rle_rpc_incarnation(rle_lua_rpc_check(L)->rpc));
+    return 1;
+}
+
+/* random() -> number from 0 to below 1, for pauses */
+static int rpc_random(lua_State *L)
+{
+    lua_pushnumber(L, rle_rpc_random(rle_lua_rpc_check(L)->rpc));
+    return 1;
+}
+
 static void set_number(lua_State *L, const char *key, double v)
 {
     lua_pushnumber(L, v);
@@ -77,6 +101,8 @@ static int rpc_workers(lua_State *L)
         lua_setfield(L, -2, "name");
         lua_pushstring(L, p->address);
         lua_setfield(L, -2, "address");
+        rle_lua_push_incarnation(L, p->incarnation);
+        lua_setfield(L, -2, "incarnation");
         set_flag(L, "connected", p->connected);
         set_flag(L, "left", p->left);
         set_count(L, "pid", (uint64_t)p->pid);
@@ -105,16 +131,29 @@ static int rpc_connected(lua_State *L)
     return 4;
 }
 
+static void raise_given_up(lua_State *L, rle_peer *peer)
+{
+    rle_status code;
+    if (peer && rle_peer_link(rle_lua_rpc_state.rpc, peer, &code) == RLE_LINK_GIVEN_UP)
+        rle_lua_raise(L, code);
+}
+
+/* found(name): raises when that worker was looked for and not found. */
+static int rpc_found(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    raise_given_up(L, rle_rpc_peer(s->rpc, luaL_checkstring(L, 1)));
+    return 0;
+}
+
 /* lost(name): raises why that worker is not connected and not looked for. */
 static int rpc_lost(lua_State *L)
 {
     rle_lua_enter(L);
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     const char *name = luaL_checkstring(L, 1);
-    rle_peer *peer = rle_rpc_peer(s->rpc, name);
-    rle_status code = RLE_UNAVAILABLE;
-    if (peer && rle_peer_link(s->rpc, peer, &code) == RLE_LINK_GIVEN_UP)
-        rle_lua_raise(L, code);
+    raise_given_up(L, rle_rpc_peer(s->rpc, name));
     return rle_lua_fail(L, RLE_UNAVAILABLE, "worker \"%s\" disconnected", name);
 }
 
@@ -202,10 +241,13 @@ static int rpc_exports(lua_State *L)
 
 const luaL_Reg rle_lua_rpc_worker_functions[] = {
     {"name", rpc_name},
+    {"incarnation", rpc_incarnation},
+    {"random", rpc_random},
     {"addresses", rpc_addresses},
     {"hint", rpc_hint},
     {"workers", rpc_workers},
     {"connected", rpc_connected},
+    {"found", rpc_found},
     {"lost", rpc_lost},
     {"membership", rpc_membership},
     {"open_calls", rpc_open_calls},

@@ -103,7 +103,7 @@ static void goaway(rle_conn *conn, const rle_frame *f)
         return;
     }
     conn->going_away = true;
-    conn->rpc->membership++;
+    rle_peer_changed(conn->peer);
     snprintf(before, sizeof before, "\"%s\" is stopping and did not run ", conn->peer->name);
     rle_peer_fail_held(conn->peer, RLE_UNAVAILABLE, before, " (outcome: not executed)");
 }

@@ -275,7 +275,7 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     peer->pid = conn->pid;
     peer->addresses = theirs->addresses;
     memcpy(peer->address, theirs->address, sizeof peer->address);
-    rpc->membership++;
+    rle_peer_changed(peer);
     rle_link_joined(peer);
     if (conn->result && !conn->result->done) {
         conn->result->done = true;

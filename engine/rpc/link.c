@@ -33,7 +33,7 @@ struct rle_link {
     char why[512];
 };
 
-/* From 0 to below 1 (splitmix64). */
+/* splitmix64 */
 static double random_part(rle_rpc *rpc)
 {
     uint64_t x = rpc->random += UINT64_C(0x9e3779b97f4a7c15);
@@ -41,6 +41,14 @@ static double random_part(rle_rpc *rpc)
     x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
     x ^= x >> 31;
     return (double)(x >> 11) / (double)(UINT64_C(1) << 53);
+}
+
+double rle_rpc_random(rle_rpc *rpc)
+{
+    rle_rpc_enter(rpc);
+    double part = random_part(rpc);
+    rle_rpc_leave(rpc);
+    return part;
 }
 
 static int64_t end_of_search(const rle_link *l)

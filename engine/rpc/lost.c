@@ -18,7 +18,7 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
     bool sought = rle_link_keeps(conn);
     peer->conn = NULL;
     peer->left = conn->going_away;
-    rpc->membership++;
+    rle_peer_changed(peer);
     snprintf(peer->lost_reason, sizeof peer->lost_reason, "%s", reason);
     bool silent = strncmp(reason, "did not answer", 14) == 0;
     const char *clogged = strncmp(reason, "not reading: ", 13) == 0 ? reason + 13 : NULL;

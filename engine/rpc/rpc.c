@@ -1,4 +1,4 @@
-/* rpc.c - life of an rle_rpc, the workers it knows, heartbeats, turns. */
+/* rpc.c - life of an rle_rpc, heartbeats, turns. */
 #include "rpc/rpc.h"
 
 #include <pthread.h>
@@ -135,153 +135,6 @@ static void tick(rle_timer *t)
     rle_timer_arm(&rpc->loop, t, now + interval);
 }
 
-/* ---- workers ---- */
-
-rle_peer *rle_peer_get(rle_rpc *rpc, const char *name)
-{
-    uint64_t key = rle_hash_name(name);
-    rle_map_slot *slot = rle_map_get(&rpc->peers, key);
-    for (rle_peer *p = slot ? slot->v.pointer : NULL; p; p = p->next_same)
-        if (strcmp(p->name, name) == 0) return p;
-    rle_peer *peer = rle_calloc(1, sizeof *peer);
-    if (!peer) return NULL;
-    slot = rle_map_put(&rpc->peers, key);
-    if (!slot) {
-        rle_free(peer);
-        return NULL;
-    }
-    peer->rpc = rpc;
-    snprintf(peer->name, sizeof peer->name, "%s", name);
-    peer->held_end = &peer->held;
-    peer->is_self = strcmp(name, rpc->name) == 0;
-    peer->next_same = slot->v.pointer;
-    slot->v.pointer = peer;
-    rpc->peer_count++;
-    return peer;
-}
-
-rle_peer *rle_rpc_peer(rle_rpc *rpc, const char *name)
-{
-    rle_rpc_enter(rpc);
-    rle_peer *peer = rle_peer_get(rpc, name);
-    rle_rpc_leave(rpc);
-    return peer;
-}
-
-const char *rle_peer_name(const rle_peer *peer)
-{
-    return peer->name;
-}
-
-bool rle_peer_is_self(const rle_peer *peer)
-{
-    return peer->is_self;
-}
-
-bool rle_peer_connected(rle_rpc *rpc, rle_peer *peer)
-{
-    rle_rpc_enter(rpc);
-    bool yes = peer->conn && !peer->conn->going_away;
-    rle_rpc_leave(rpc);
-    return yes;
-}
-
-bool rle_peer_present(rle_rpc *rpc, rle_peer *peer)
-{
-    rle_rpc_enter(rpc);
-    bool yes = peer->conn != NULL;
-    rle_rpc_leave(rpc);
-    return yes;
-}
-
-bool rle_peer_left(rle_rpc *rpc, rle_peer *peer)
-{
-    rle_rpc_enter(rpc);
-    bool yes = peer->left || (peer->conn && peer->conn->going_away);
-    rle_rpc_leave(rpc);
-    return yes;
-}
-
-uint64_t rle_peer_incarnation(rle_rpc *rpc, rle_peer *peer)
-{
-    rle_rpc_enter(rpc);
-    uint64_t incarnation = peer->conn ? peer->conn->incarnation : 0;
-    rle_rpc_leave(rpc);
-    return incarnation;
-}
-
-uint64_t rle_peer_session(rle_rpc *rpc, rle_peer *peer)
-{
-    rle_rpc_enter(rpc);
-    uint64_t session = peer->conn ? peer->conn->session : 0;
-    rle_rpc_leave(rpc);
-    return session;
-}
-
-int rle_peer_addresses(rle_rpc *rpc, rle_peer *peer, char out[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX])
-{
-    rle_rpc_enter(rpc);
-    int n = peer->addresses;
-    memcpy(out, peer->address, sizeof peer->address);
-    rle_rpc_leave(rpc);
-    return n;
-}
-
-int rle_rpc_own_addresses(rle_rpc *rpc, char out[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX])
-{
-    int n = 0;
-    for (; n < rpc->listener_count && n < RLE_REF_ADDRESSES; n++)
-        memcpy(out[n], rpc->listeners[n].address.text, RLE_ADDRESS_MAX);
-    return n;
-}
-
-void rle_peer_hint(rle_rpc *rpc, rle_peer *peer, const char *const *addresses, int count)
-{
-    rle_rpc_enter(rpc);
-    if (!peer->conn && !peer->addresses)
-        for (int i = 0; i < count && i < RLE_REF_ADDRESSES; i++)
-            snprintf(peer->address[peer->addresses++], RLE_ADDRESS_MAX, "%s", addresses[i]);
-    rle_rpc_leave(rpc);
-}
-
-size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max)
-{
-    size_t n = 0;
-    rle_rpc_enter(rpc);
-    int64_t now = rle_now();
-    RLE_MAP_EACH(&rpc->peers, slot) {
-        for (const rle_peer *p = slot->v.pointer; p; p = p->next_same) {
-            if (p->is_self || !p->known) continue;
-            if (n++ >= max) continue;
-            rle_peer_info *info = &out[n - 1];
-            memset(info, 0, sizeof *info);
-            memcpy(info->name, p->name, sizeof info->name);
-            info->pid = p->pid;
-            const rle_conn *conn = p->conn;
-            info->connected = conn && !conn->going_away;
-            info->left = p->left || (conn && conn->going_away);
-            if (!conn) continue;
-            memcpy(info->address, conn->address.text, sizeof info->address);
-            info->silent = conn->active ? 0 : now - conn->heard;
-            info->calls_to = conn->calls.used;
-            info->calls_from = conn->incoming_count;
-            info->references = conn->exported.used;
-            info->bytes_in = conn->bytes_in;
-            info->bytes_out = conn->bytes_out;
-        }
-    }
-    rle_rpc_leave(rpc);
-    return n;
-}
-
-uint64_t rle_rpc_membership(rle_rpc *rpc)
-{
-    rle_rpc_enter(rpc);
-    uint64_t n = rpc->membership;
-    rle_rpc_leave(rpc);
-    return n;
-}
-
 /* ---- turns ---- */
 
 static void before_turn(void *self)
@@ -299,6 +152,7 @@ static void before_turn(void *self)
 static unsigned work(rle_rpc *rpc)
 {
     return (rpc->ready ? RLE_WORK_READY : 0) | (rpc->cancelled ? RLE_WORK_CANCELLED : 0) |
+           (rpc->changed ? RLE_WORK_MEMBER : 0) |
            (rle_rpc_can_start(rpc) ? RLE_WORK_CALL : 0) |
            (rpc->dropped_count ? RLE_WORK_DROPPED : 0) |
            (rpc->placements ? RLE_WORK_PLACE : 0) | (rpc->due ? RLE_WORK_BATCH : 0);
@@ -474,6 +328,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->turns_end = &rpc->turns;
     rpc->ready_end = &rpc->ready;
     rpc->due_end = &rpc->due;
+    rpc->changed_end = &rpc->changed;
     rle_status s = rle_evloop_init(&rpc->loop);
     if (s != RLE_OK) {
         rle_token_forget(&rpc->token);

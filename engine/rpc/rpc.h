@@ -88,10 +88,11 @@ bool rle_rpc_flushed(rle_rpc *rpc);
 enum {
     RLE_WORK_READY = 1,
     RLE_WORK_CANCELLED = 2,
-    RLE_WORK_CALL = 4,
-    RLE_WORK_DROPPED = 8,
-    RLE_WORK_PLACE = 16,
-    RLE_WORK_BATCH = 32 /* batch.h; after calls, which may belong into it */
+    RLE_WORK_MEMBER = 4,
+    RLE_WORK_CALL = 8,
+    RLE_WORK_DROPPED = 16,
+    RLE_WORK_PLACE = 32,
+    RLE_WORK_BATCH = 64 /* batch.h; after calls, which may belong into it */
 };
 unsigned rle_rpc_turn(rle_rpc *rpc, bool block);
 /* Read and write what is possible now when the loop has not run for 10 ms. Cheap. */
@@ -110,6 +111,9 @@ uint64_t rle_rpc_wakes(rle_rpc *rpc);
  * then set. -1 stops watching. */
 rle_status rle_rpc_watch(rle_rpc *rpc, int fd, bool *readable);
 
+/* From 0 to below 1, of options.random_seed: for pauses. */
+double rle_rpc_random(rle_rpc *rpc);
+
 /* What this worker is called, and the number of its present life. Borrowed. */
 const char *rle_rpc_name(const rle_rpc *rpc);
 uint64_t rle_rpc_incarnation(const rle_rpc *rpc);
@@ -119,6 +123,7 @@ uint64_t rle_rpc_incarnation(const rle_rpc *rpc);
 typedef struct rle_peer_info {
     char name[RLE_NAME_MAX + 1];
     bool connected, left; /* left: it said goodbye */
+    uint64_t incarnation; /* of its connection, or 0 */
     pid_t pid;
     char address[RLE_ADDRESS_MAX];
     int64_t silent;       /* since anything was heard from it */
@@ -159,6 +164,15 @@ void rle_peer_hint(rle_rpc *rpc, rle_peer *peer, const char *const *addresses, i
 size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max);
 /* Changes with every worker that comes or goes. */
 uint64_t rle_rpc_membership(rle_rpc *rpc);
+
+/* A worker that came, went, or was replaced by its next life since it was told of last. */
+typedef struct rle_member_change {
+    rle_peer *peer;
+    uint64_t left, joined; /* incarnations; 0: it did not */
+    bool goodbye;          /* it said that it leaves */
+} rle_member_change;
+/* The next one (RLE_WORK_MEMBER); false: none. */
+bool rle_rpc_next_member(rle_rpc *rpc, rle_member_change *out);
 
 enum { RLE_BATCH_REASONS = 4 }; /* as in batch.h */
 

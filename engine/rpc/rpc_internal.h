@@ -1,6 +1,7 @@
 /* rpc_internal.h - what the files of engine/rpc share.
  *
- *   rpc.c         life of an rle_rpc, workers, discarded things, turns
+ *   rpc.c         life of an rle_rpc, discarded things, turns
+ *   peer.c        the workers it knows
  *   connection.c  bytes into one connection, its end
  *   output.c      frames out of it
  *   handshake.c   who may talk to us
@@ -101,6 +102,10 @@ struct rle_peer {
     size_t held_count, held_nested;
     char lost_reason[96]; /* of the last connection */
     rle_batch_caller *batches; /* that it calls */
+    /* What was told of it, rle_rpc_next_member; it is in rpc->changed when that is not so. */
+    uint64_t told_session, told_incarnation;
+    rle_peer *changed_next;
+    bool changed;
 };
 
 /* ---- connections ---- */
@@ -336,6 +341,7 @@ struct rle_rpc {
     rle_map peers; /* by hash of the name */
     size_t peer_count;
     uint64_t membership;
+    rle_peer *changed, **changed_end;
     rle_peer *self;
 
     /* Scratch of the owner, of the guard. */
@@ -406,6 +412,8 @@ static inline void rle_rpc_leave(rle_rpc *rpc)
     rle_evloop_unlock(&rpc->loop);
 }
 
+/* It has come or gone. */
+void rle_peer_changed(rle_peer *peer);
 /* The worker of that name, made if need be; NULL when memory ran out. */
 rle_peer *rle_peer_get(rle_rpc *rpc, const char *name);
 

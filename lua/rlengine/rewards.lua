@@ -2,6 +2,7 @@
 --
 --   local rewards = rl.rewards.new{ observers = 2 }
 --   rewards:report(1, 1.0)               -- from observer 1, in the order of its steps
+--   rewards:report(1, 1.0, { episode = 3, step = 17 })  -- once, however often it is reported
 --   rewards:finish(1)                    -- its episode is over; what it reports next is a new one
 --   rewards:drop(2)                      -- that one was lost: what it reported does not count
 --   rewards:totals()                     -- {sum of each observer's episodes}
@@ -136,7 +137,7 @@ Rewards.__index = Rewards
 --- A store for the observers 1 .. n: `rl.rewards.new{ observers = n }`.
 function rewards.new(given)
   given = options.check("rl.rewards.new", given, { observers = "number" })
-  local self = setmetatable({ count = given.observers or 1 }, Rewards)
+  local self = setmetatable({ count = given.observers or 1, episodes = {}, seen = {} }, Rewards)
   self:clear()
   return self
 end
@@ -150,22 +151,140 @@ local function episodes_of(self, observer)
   return episodes
 end
 
---- One step's reward of an observer.
-function Rewards:report(observer, reward)
+-- ---- reports with a key
+--
+-- An episode with a key is told from others by its incarnation and number. Its rewards lie in
+-- the order of their steps, whatever the order they came in; `steps` are their numbers.
+
+local function whole(name, value)
+  if type(value) ~= "number" or value ~= math.floor(value) or value ~= value then
+    options.fail("INVALID_ARGUMENT", "rewards: the key's %s must be a whole number, got %s", name,
+      tostring(value))
+  end
+  return value
+end
+
+-- Where `step` stands in the list of steps, or belongs; the last ones are looked at first.
+local function place_of(steps, step)
+  local low, high = 1, #steps + 1
+  if steps[#steps] and steps[#steps] < step then return high, false end
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if steps[middle] < step then low = middle + 1 else high = middle end
+  end
+  return low, steps[low] == step
+end
+
+-- What is remembered of an observer's present life when it is cleared away, so that a step that
+-- is reported once more is not taken for a new one. Episodes before `episode` are over; of that
+-- one, these steps were there: `runs`, a sorted list of {first, last}.
+local function is_cleared(seen, incarnation, number, step)
+  if not seen or seen.incarnation ~= incarnation then return false end
+  if number ~= seen.episode then return number < seen.episode end
+  for i = #seen.runs, 1, -1 do
+    local run = seen.runs[i]
+    if step >= run[1] then return step <= run[2] end
+  end
+  return false
+end
+
+-- Runs of a sorted list of steps and of other runs, none of which holds one of the steps.
+local function merge(steps, runs)
+  local all, merged = {}, {}
+  for i, run in ipairs(runs) do all[i] = run end
+  for _, step in ipairs(steps) do all[#all + 1] = { step, step } end
+  table.sort(all, function(x, y) return x[1] < y[1] end)
+  for _, run in ipairs(all) do
+    local last = merged[#merged]
+    if last and last[2] + 1 == run[1] then
+      last[2] = run[2]
+    else
+      merged[#merged + 1] = { run[1], run[2] }
+    end
+  end
+  return merged
+end
+
+local function keyed_episode(episodes, incarnation, number)
+  for i = #episodes, 1, -1 do
+    local episode = episodes[i]
+    if episode.number == number and episode.incarnation == incarnation then return episode end
+  end
+  local episode = { incarnation = incarnation, number = number, steps = {} }
+  -- Behind those of its life that came before it; an episode may be reported late.
+  local at = #episodes + 1
+  while at > 1 and episodes[at - 1].incarnation == incarnation
+    and episodes[at - 1].number > number do
+    at = at - 1
+  end
+  table.insert(episodes, at, episode)
+  return episode
+end
+
+local function report_once(self, observer, episodes, reward, key)
+  local o = options.check("rewards:report", key, {
+    incarnation = "any", episode = "number", step = "number",
+  })
+  local incarnation = o.incarnation or ""
+  local number, step = whole("episode", o.episode), whole("step", o.step)
+  if is_cleared(self.seen[observer], incarnation, number, step) then return false end
+  local episode = keyed_episode(episodes, incarnation, number)
+  local at, is_there = place_of(episode.steps, step)
+  if is_there then return false end
+  table.insert(episode.steps, at, step)
+  table.insert(episode, at, reward)
+  return true
+end
+
+-- Before an observer's episodes go: what of them may still be reported once more.
+local function remember(seen, episodes)
+  local last
+  for _, episode in ipairs(episodes) do
+    if episode.steps then last = episode end -- of the present life, its newest one
+  end
+  if not last then return seen end
+  local runs = {}
+  if seen and seen.incarnation == last.incarnation then
+    if seen.episode > last.number then return seen end
+    if seen.episode == last.number then runs = seen.runs end
+  end
+  return {
+    incarnation = last.incarnation, episode = last.number, runs = merge(last.steps, runs),
+  }
+end
+
+-- ---- reports
+
+--- One step's reward of an observer. Returns whether it counts.
+--
+-- With a key it counts once, however often it is reported: who does not know whether a report
+-- has arrived reports it again.
+--
+--    rewards:report(1, 1.0, { incarnation = select(3, rpc.caller()), episode = 3, step = 17 })
+--
+-- @param observer 1 .. n
+-- @param reward a number
+-- @param[opt] key episode and step, numbers that grow; incarnation, of the process that
+--   reports, which numbers its episodes anew when it starts again. Steps may come in any order.
+--   After clear, what belongs to episodes before the newest one does not count any more.
+function Rewards:report(observer, reward, key)
   if type(reward) ~= "number" then
     options.fail("INVALID_ARGUMENT", "rewards: observer %s reported a %s, not a number",
       tostring(observer), type(reward))
   end
   local episodes = episodes_of(self, observer)
+  if key ~= nil then return report_once(self, observer, episodes, reward, key) end
   local episode = episodes[#episodes]
-  if not episode or episode.finished then
+  if not episode or episode.finished or episode.steps then
     episode = {}
     episodes[#episodes + 1] = episode
   end
   episode[#episode + 1] = reward
+  return true
 end
 
---- The observer's episode is over. Needed only where more than one is kept before clear.
+--- The observer's episode is over. Needed only where more than one is kept before clear, and
+-- not with keys.
 function Rewards:finish(observer)
   local episodes = episodes_of(self, observer)
   if episodes[#episodes] then episodes[#episodes].finished = true end
@@ -205,8 +324,10 @@ end
 
 --- Forget every episode.
 function Rewards:clear()
-  self.episodes = {}
-  for observer = 1, self.count do self.episodes[observer] = {} end
+  for observer = 1, self.count do
+    self.seen[observer] = remember(self.seen[observer], self.episodes[observer] or {})
+    self.episodes[observer] = {}
+  end
 end
 
 return rewards

@@ -20,6 +20,7 @@ local options = require "rlengine.options"
 local batch = require "rlengine.rpc.batch"
 local exports = require "rlengine.rpc.exports"
 local futures = require "rlengine.rpc.futures"
+local members = require "rlengine.rpc.members"
 local refs = require "rlengine.rpc.refs"
 
 local c = core.rpc
@@ -103,6 +104,20 @@ rpc.wait_all = futures.wait_all
 -- @param[opt] given {timeout = seconds}
 rpc.wait_any = futures.wait_any
 
+--- Call fn(attempt) until it does not fail with UNAVAILABLE or DEADLINE_EXCEEDED, and return
+-- what it returns. What calls of it got lost may have been executed, so they must be of a kind
+-- that does no harm when executed twice, and that has to be said: idempotent = true.
+--
+--    rpc.retry(function() trainer:rpc_sync{timeout = 1}:report(episode, step, reward) end,
+--      {idempotent = true})
+--
+-- Pauses double from one attempt to the next and are stretched at random. In a handler it ends
+-- before the deadline of the call being served. The last failure is raised.
+-- @function retry
+-- @param fn the function, which makes the call
+-- @param given idempotent; attempts (5); backoff (0.1): seconds before the second attempt
+rpc.retry = require "rlengine.rpc.retry"
+
 --- Let others run for that many seconds.
 -- @function sleep
 rpc.sleep = futures.sleep
@@ -183,6 +198,21 @@ function rpc.serve()
   end
 end
 
+--- Call fn(name, incarnation) for every worker that joins, and for those that are there now.
+-- A worker that comes back after it was lost joins again, also when its process is the same
+-- (then the incarnation is): references of before are gone, so make its objects anew here.
+--
+--    rpc.on_join(function(name) observers[name] = rpc.remote(name, "Observer") end)
+--
+-- fn runs in a coroutine of its own and may wait. Returns a function that ends it.
+-- @function on_join
+rpc.on_join = members.on_join
+
+--- Call fn(name, incarnation, goodbye) for every worker that goes; goodbye: it said that it
+-- leaves, it was not lost. Returns a function that ends it.
+-- @function on_leave
+rpc.on_leave = members.on_leave
+
 -- Wait until each of the workers is connected or, with or_left, was and has said goodbye.
 local function wait_for(names, timeout, or_left)
   local waited = 0
@@ -190,7 +220,10 @@ local function wait_for(names, timeout, or_left)
     local missing
     for _, name in ipairs(names) do
       local connected, left = c.connected(name)
-      if not connected and not (or_left and left) then missing = name end
+      if not connected and not (or_left and left) then
+        c.found(name)
+        missing = name
+      end
     end
     if not missing then return end
     if waited >= timeout then
@@ -201,7 +234,8 @@ local function wait_for(names, timeout, or_left)
   end
 end
 
---- Wait until those workers are connected.
+--- Wait until those workers are connected. Raises what made one of them be given up, when it
+-- was looked for and not found.
 -- @param names list
 -- @param[opt] given {timeout = seconds}, default 60: then DEADLINE_EXCEEDED
 function rpc.wait_for(names, given)
@@ -233,6 +267,7 @@ function rpc.shutdown(given)
   c.close()
   joined = nil
   refs.clear()
+  members.clear()
 end
 
 -- ---- looking ----------------------------------------------------------------
@@ -240,15 +275,17 @@ end
 --- This worker: {name, addresses}; with a name, what is known of that one, or nil.
 function rpc.worker_info(name)
   if name == nil or name == c.name() then
-    return { name = c.name(), addresses = c.addresses(), connected = true }
+    return {
+      name = c.name(), addresses = c.addresses(), connected = true, incarnation = c.incarnation(),
+    }
   end
   for _, worker in ipairs(c.workers()) do
     if worker.name == name then return worker end
   end
 end
 
---- Every other worker met so far, by name: {name, connected, left, pid, address, silent
--- (seconds), calls_to, calls_from, references, bytes_in, bytes_out}.
+--- Every other worker met so far, by name: {name, incarnation, connected, left, pid, address,
+-- silent (seconds), calls_to, calls_from, references, bytes_in, bytes_out}.
 function rpc.workers()
   local list = c.workers()
   table.sort(list, function(a, b) return a.name < b.name end)
@@ -290,7 +327,8 @@ function rpc.dump()
   return (table.concat(parts):gsub("\n$", ""))
 end
 
---- In a handler: the caller's name, and the seconds left until its deadline.
+--- In a handler: the caller's name, the seconds left until its deadline (or nil), and the
+-- caller's incarnation: 16 hexadecimal digits that change when its process starts again.
 rpc.caller = c.caller
 
 --- In a handler: true when nobody waits for the result any more.
@@ -355,6 +393,7 @@ end
 c.hooks {
   dispatch, entry, spawned, refs.make, refs.dropped, int64, int64_kind, refs.meta, {},
   exports.batched, batch.entry(exports.objects),
+  members.changed,
 }
 
 return rpc

@@ -1,5 +1,6 @@
 --- rl.rewards: returns, normalisation, the running reward, the store.
 
+package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
 local rewards = rl.rewards
 
@@ -201,4 +202,110 @@ describe("rl.rewards", function()
     refuses('rl.rewards.gae: option "last" must be a number or a tensor, got string', rewards.gae,
       { rewards = x, values = x, last = "0" })
   end)
+
+  it("counts a report with a key once", function()
+    local store = rewards.new { observers = 2 }
+    local function key(episode, step, incarnation)
+      return { episode = episode, step = step, incarnation = incarnation }
+    end
+    assert.is_true(store:report(1, 1, key(1, 1)))
+    assert.is_true(store:report(1, 3, key(1, 3))) -- the second is on its way
+    assert.is_false(store:report(1, 1, key(1, 1)))
+    assert.is_true(store:report(1, 2, key(1, 2)))
+    assert.is_true(store:report(2, 9, key(1, 1))) -- another observer
+    assert.is_true(store:report(1, 5, key(2, 1))) -- another episode
+    assert.is_true(store:report(1, 7, key(2, 1, "later"))) -- another life
+    assert.is_false(store:report(1, 7, key(2, 1, "later")))
+    assert.same({ 18, 9 }, store:totals())
+    close({ 1 + 2 + 3, 2 + 3, 3, 5, 7 }, store:returns { gamma = 1 }[1])
+    store:report(1, 100) -- without one it is an episode of its own
+    assert.same({ 118, 9 }, store:totals())
+  end)
+
+  it("knows reports that were there before it was cleared", function()
+    local store = rewards.new()
+    for step = 1, 10 do
+      if step ~= 4 then store:report(1, 1, { episode = 7, step = step }) end
+    end
+    store:clear() -- in the middle of the episode
+    assert.same({ 0 }, store:totals())
+    assert.is_false(store:report(1, 1, { episode = 7, step = 10 }))
+    assert.is_false(store:report(1, 1, { episode = 7, step = 1 }))
+    assert.is_false(store:report(1, 1, { episode = 6, step = 99 })) -- one that was over
+    assert.is_true(store:report(1, 1, { episode = 7, step = 4 })) -- it had got lost
+    assert.is_true(store:report(1, 1, { episode = 7, step = 11 }))
+    store:clear()
+    assert.is_false(store:report(1, 1, { episode = 7, step = 4 }))
+    assert.is_true(store:report(1, 1, { episode = 7, step = 12 }))
+    assert.is_true(store:report(1, 1, { episode = 8, step = 1 }))
+    assert.is_true(store:report(1, 1, { episode = 1, step = 1, incarnation = "next" }))
+    store:clear()
+    store:clear() -- nothing was reported meanwhile
+    assert.is_false(store:report(1, 1, { episode = 1, step = 1, incarnation = "next" }))
+    assert.same({ 0 }, store:totals())
+  end)
+
+  it("refuses keys that are none", function()
+    local store = rewards.new()
+    local function message(key)
+      local ok, err = pcall(store.report, store, 1, 1, key)
+      assert.is_false(ok)
+      return err.message
+    end
+    assert.equal("rewards: the key's step must be a whole number, got nil", message { episode = 1 })
+    assert.equal("rewards: the key's episode must be a whole number, got 1.5",
+      message { episode = 1.5, step = 1 })
+    assert.matches('unknown option "stpe"', message { episode = 1, stpe = 1 })
+  end)
+
+  -- A line that loses, repeats and reorders, at whose other end everything is reported again
+  -- until it is acknowledged; now and then the store is cleared, or the process starts again.
+  it("F39: counts each step once, whatever becomes of its reports", function()
+    local figure = require "figure"
+    local cases, seed = os.getenv "RLE_FULL" and 100000 or 10000, 20
+    local function random(n)
+      seed = (seed * 16807) % 2147483647
+      return seed % n + 1
+    end
+    local reports, applied = 0, 0
+    for case = 1, cases do
+      local store, taken, sent = rewards.new(), 0, 0
+      local episode = random(5)
+      local counted = {} -- what was acknowledged, by key
+      for life = 1, random(2) do
+        local incarnation = "life " .. life
+        for _ = 1, random(3) do
+          local waiting = {} -- steps not known to have arrived
+          for step = 1, random(6) do waiting[step] = step end
+          sent = sent + #waiting
+          while #waiting > 0 do
+            local at = random(#waiting)
+            local step, fate = waiting[at], random(4)
+            local copies = fate == 1 and 0 or fate == 2 and 2 or 1 -- the request is lost, doubled
+            for _ = 1, copies do
+              reports = reports + 1
+              local key = { incarnation = incarnation, episode = episode, step = step }
+              if store:report(1, 2 ^ (step - 1), key) then
+                local name = incarnation .. ":" .. episode .. ":" .. step
+                assert(not counted[name], name .. " was counted twice")
+                counted[name] = true
+                applied = applied + 1
+              end
+            end
+            if copies > 0 and fate ~= 3 then table.remove(waiting, at) end -- 3: the reply is lost
+            if random(25) == 1 then
+              for _, n in ipairs(store.episodes[1]) do taken = taken + #n end
+              store:clear()
+            end
+          end
+          episode = episode + 1
+        end
+        episode = random(5)
+      end
+      for _, n in ipairs(store.episodes[1]) do taken = taken + #n end
+      assert(taken == sent, ("case %d: %d of %d steps"):format(case, taken, sent))
+    end
+    figure("F39", "%d steps, %d reports in %d cases: each step once", applied, reports, cases)
+  end)
+
 end)

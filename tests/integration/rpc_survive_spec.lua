@@ -1,0 +1,516 @@
+-- Connections that break: who comes back, what is told, what is never applied twice. Real
+-- processes, stopped and killed.
+package.path = "tests/support/?.lua;" .. package.path
+local rl = require "rlengine"
+local core = require "rlengine.core"
+local figure = require "figure"
+local process = require "process"
+local workers = require "workers"
+local signal = require "posix.signal"
+local rpc = rl.rpc
+
+local full = os.getenv "RLE_FULL"
+
+local function fails(fn, ...)
+  local ok, err = pcall(fn, ...)
+  assert.is_false(ok, "it did not fail")
+  return err
+end
+
+local function count(text, part)
+  local n, at = 0, 1
+  while true do
+    local from, to = text:find(part, at, true)
+    if not from then return n end
+    n, at = n + 1, to + 1
+  end
+end
+
+-- Quick to notice.
+local QUICK = "heartbeat = 0.3, timeout = 1"
+local quick = { heartbeat = 0.3, timeout = 1 }
+
+local function connected(name)
+  local info = rpc.worker_info(name)
+  return info and info.connected
+end
+
+local TRAINER = [[
+local rl = require "rlengine"
+local rpc = rl.rpc
+local N, EPISODES = %d, %d
+rpc.init { name = "trainer", listen = %q, token = %q }
+local Agent = rpc.class("Agent", { "select_action" })
+function Agent:init() self.steps = 0 end
+function Agent:select_action(obs)
+  self.steps = self.steps + 1
+  rpc.sleep(0.01) -- so that the end finds some waiting for it
+  return obs %% 2
+end
+local agent = Agent()
+local me, episodes, there = rpc.rref(agent), 0, 0
+local function say(...) print(...) io.stdout:flush() end
+rpc.on_join(function(name)
+  there = there + 1
+  if there == N then say("all there") end
+  local observer = rpc.remote(name, "Observer")
+  while true do
+    observer:rpc_sync():run_episode(me)
+    episodes = episodes + 1
+    if episodes == EPISODES then say("learned", agent.steps) end
+  end
+end)
+rpc.on_leave(function() there = there - 1 end)
+rpc.register("finish", function() rpc.shutdown() end)
+rpc.serve()
+]]
+
+local OBSERVER = [[
+local Observer = rpc.class("Observer", { "run_episode" })
+function Observer:run_episode(agent)
+  for step = 1, 10 do
+    local ok, err = pcall(function() return agent:rpc_sync():select_action(step) end)
+    if not ok then
+      print(err)
+      io.stdout:flush()
+      error(err, 0)
+    end
+  end
+end
+]]
+
+describe("a trainer that is killed and started again", function()
+  it("F08: gets its observers back, and training goes on", function()
+    local group = workers.group()
+    local n = full and 64 or 8
+    group.address = "unix:" .. group.folder .. "/trainer.sock"
+    local function start(script)
+      process.write(script, TRAINER:format(n, 2 * n, group.address, workers.token))
+      return group:run(script, "trainer")
+    end
+    local trainer = start(group.folder .. "/trainer.lua")
+    local observers = {}
+    for i = 1, n do observers[i] = group:start("obs_" .. i, OBSERVER) end
+    assert.is_true(workers.eventually(function()
+      return trainer:output():find "learned"
+    end, 60), trainer:output())
+    trainer:kill(signal.SIGKILL)
+    trainer:join()
+    local t0 = workers.now()
+    trainer = start(group.folder .. "/again.lua")
+    assert.is_true(workers.eventually(function()
+      return trainer:output():find "all there"
+    end, 60), trainer:output())
+    local back = workers.now() - t0
+    assert.is_true(workers.eventually(function()
+      return trainer:output():find "learned"
+    end, 60), trainer:output())
+    figure("F08", "%d observers back %.2f s after the restart, and training", n, back)
+    local interrupted, attempts = 0, 0
+    for _, observer in ipairs(observers) do
+      local text = observer:output()
+      assert.equal(1, count(text, 'reconnected to "trainer"'), text)
+      assert.equal(1, count(text, 'worker "trainer" lost: end of stream'), text)
+      assert.matches('reconnecting to "trainer" in %d+%.%d%d s %(attempt 1%)', text)
+      interrupted = interrupted + count(text, 'UNAVAILABLE: worker "trainer" disconnected while '
+        .. '"select_action" was running (outcome: unknown)')
+      attempts = attempts + count(text, "reconnecting")
+    end
+    assert.is_true(interrupted > 0, observers[1]:output())
+    figure("F08", "%.1f attempts of each observer", attempts / n)
+    -- And when it says goodbye, they end.
+    local asker = group.folder .. "/finish.lua"
+    process.write(asker, ([[
+local rpc = require("rlengine").rpc
+rpc.init { name = "asker", connect = %q, token = %q }
+pcall(rpc.rpc_sync, "trainer", "finish")
+]]):format(group.address, workers.token))
+    group:run(asker, "asker"):join()
+    assert.equal(0, trainer:join())
+    for _, observer in ipairs(observers) do assert.equal(0, observer:join(), observer:output()) end
+    group:finish()
+  end)
+
+  it("F09: and one that is not, is given up", function()
+    local group = workers.group()
+    group.address = "unix:" .. group.folder .. "/trainer.sock"
+    local script = group.folder .. "/trainer.lua"
+    process.write(script, TRAINER:format(1, 1, group.address, workers.token))
+    local trainer = group:run(script, "trainer")
+    local observer = group:start("obs_1", OBSERVER, "reconnect_for = 1")
+    assert.is_true(workers.eventually(function() return trainer:output():find "learned" end, 20))
+    trainer:kill(signal.SIGKILL)
+    trainer:join()
+    local t0 = workers.now()
+    assert.is_true(observer:join() ~= 0)
+    local took = workers.now() - t0
+    figure("F09", "process ended %.2f s after the loss (1 s asked)", took)
+    assert.is_true(took > 0.9)
+    local words = ("no trainer at %s for 1 s; giving up"):format(group.address)
+    local text = observer:output()
+    assert.is_truthy(text:find("UNAVAILABLE: " .. words, 1, true), text)
+    assert.is_truthy(text:find("rlengine: " .. words, 1, true), text)
+    group:finish()
+  end)
+
+  it("finds calls waiting that were made meanwhile", function()
+    local group = workers.group()
+    group.address = "unix:" .. group.folder .. "/trainer.sock"
+    local script = group.folder .. "/trainer.lua"
+    process.write(script, ([[
+local rpc = require("rlengine").rpc
+rpc.init { name = "trainer", listen = %q, token = %q }
+rpc.register("twice", function(x) return 2 * x end)
+rpc.register("finish", function() rpc.shutdown() end)
+rpc.serve()
+]]):format(group.address, workers.token))
+    local trainer = group:run(script, "trainer")
+    local caller = group.folder .. "/caller.lua"
+    process.write(caller, ([[
+local rl = require "rlengine"
+local rpc = rl.rpc
+rpc.init { name = "caller", connect = %q, token = %q }
+print("before", rpc.rpc_sync("trainer", "twice", 1))
+io.stdout:flush()
+local trainer = rpc.to "trainer"
+while rpc.worker_info("trainer").connected do rpc.sleep(0.01) end
+local late = trainer:rpc_async{timeout = 0.05}:twice(2)
+print(pcall(late.wait, late))
+print("held")
+io.stdout:flush()
+print("after", trainer:rpc_sync():twice(3))
+rpc.wait_for({ "trainer" })
+pcall(function() trainer:rpc_sync():finish() end)
+]]):format(group.address, workers.token))
+    local asker = group:run(caller, "caller")
+    assert.is_true(workers.eventually(function() return asker:output():find "before\t2" end))
+    trainer:kill(signal.SIGKILL)
+    trainer:join()
+    assert.is_true(workers.eventually(function() return asker:output():find "held" end))
+    group:run(script, "trainer")
+    assert.equal(0, asker:join(), asker:output())
+    assert.matches('false\tDEADLINE_EXCEEDED: "twice" on "trainer" was not started in time '
+      .. "%(outcome: not executed%)", asker:output())
+    assert.matches("after\t6", asker:output())
+    group:finish()
+  end)
+end)
+
+describe("an observer that is stopped", function()
+  it("F04: is given up, learns of it when it goes on, and is back", function()
+    local group = workers.group(quick)
+    local rounds = full and 10 or 1
+    local old_life, told = 0, {}
+    rpc.register("slow", function() rpc.sleep(30) end)
+    rpc.register("row", function() old_life = old_life + 1 end)
+    local stop = rpc.on_join(function(name, incarnation) told[#told + 1] = name .. incarnation end)
+    local w = group:start("obs_3", [[
+local Thing = rpc.class("Thing", { "get" })
+function Thing:get() return "here" end
+rpc.register("run_episode", function()
+  local ok, err = pcall(rpc.rpc_sync, "test", "slow")
+  print(err)
+  io.stdout:flush()
+  rpc.rpc_sync("test", "row") -- of a call nobody waits for any more
+end)
+]], QUICK)
+    rpc.wait_for { "obs_3" }
+    for round = 1, rounds do
+      local thing = rpc.remote("obs_3", "Thing")
+      assert.equal("here", thing:rpc_sync():get())
+      local f = rpc.rpc_async("obs_3", "run_episode")
+      assert.is_true(workers.eventually(function() return rpc.counters().calls == 1 end))
+      w:kill(signal.SIGSTOP)
+      local t0 = workers.now()
+      local err = fails(f.wait, f)
+      local noticed = workers.now() - t0
+      assert.equal('UNAVAILABLE: worker "obs_3" did not answer for 1.0 s (outcome: unknown)',
+        tostring(err))
+      assert.is_true(noticed > 0.6 and noticed < 5, noticed)
+      rpc.sleep(0.2)
+      w:kill(signal.SIGCONT)
+      t0 = workers.now()
+      assert.is_true(workers.eventually(function() return connected "obs_3" end))
+      figure("F04", "noticed after %.2f s, back %.2f s after SIGCONT", noticed, workers.now() - t0)
+      assert.is_true(workers.eventually(function()
+        return count(w:output(), 'UNAVAILABLE: session ended by "test"; reconnecting') == round
+      end), w:output())
+      assert.equal(round, count(w:output(), 'reconnected to "test"'))
+      assert.equal(0, old_life)
+      -- What was there before is gone, although the process is the same.
+      err = fails(function() thing:rpc_sync():get() end)
+      assert.equal('UNAVAILABLE: owner "obs_3" of this reference is gone', tostring(err))
+      err = fails(rpc.rpc_sync, "obs_3", "run_episode", thing)
+      assert.equal('UNAVAILABLE: owner "obs_3" of this reference is gone', tostring(err))
+      assert.equal("here", rpc.remote("obs_3", "Thing"):rpc_sync():get())
+    end
+    assert.equal(rounds + 1, #told)
+    assert.equal(told[1], told[#told])
+    stop()
+    group:finish()
+  end)
+
+  it("F39: reports each step once", function()
+    local group = workers.group(quick)
+    local store, reports = rl.rewards.new(), 0
+    rpc.register("report", function(episode, step, reward)
+      reports = reports + 1
+      local _, _, incarnation = rpc.caller()
+      store:report(1, reward, { incarnation = incarnation, episode = episode, step = step })
+      if reports % 7 == 0 then rpc.sleep(0.3) end -- the caller has given up by then
+    end)
+    local w = group:start("obs_3", [[
+local serve = rpc.serve
+rpc.serve = function()
+  local trainer = rpc.to "test"
+  for step = 1, 40 do
+    rpc.retry(function() trainer:rpc_sync{timeout = 0.15}:report(1, step, step) end,
+      { idempotent = true, attempts = 100, backoff = 0.02 })
+  end
+  print("all reported")
+  io.stdout:flush()
+  serve()
+end
+]], QUICK)
+    assert.is_true(workers.eventually(function() return reports > 20 end, 30))
+    w:kill(signal.SIGSTOP)
+    assert.is_true(workers.eventually(function() return not connected "obs_3" end, 30))
+    w:kill(signal.SIGCONT)
+    assert.is_true(workers.eventually(function() return w:output():find "all reported" end, 60),
+      w:output())
+    assert.same({ 40 * 41 / 2 }, store:totals())
+    assert.is_true(reports > 40)
+    figure("F39", "40 steps reported %d times over lost replies and a lost session: each once",
+      reports)
+    group:finish()
+  end)
+end)
+
+describe("a name that is taken", function()
+  it("F11: is free for the next one when the old one is frozen", function()
+    local group = workers.group()
+    local old = group:start("obs_3", [[rpc.register("who", function() return "old" end)]])
+    rpc.wait_for { "obs_3" }
+    old:kill(signal.SIGSTOP)
+    local f = rpc.rpc_async("obs_3", "who")
+    rpc.sleep(0.05)
+    local t0 = workers.now()
+    local new = group:start("obs_3", [[rpc.register("who", function() return "new" end)]])
+    assert.equal('UNAVAILABLE: worker "obs_3" was replaced while "who" was running (outcome: '
+      .. "unknown)", tostring(fails(f.wait, f)))
+    assert.equal("new", rpc.rpc_sync("obs_3", "who"))
+    figure("F11", "the new process serves %.2f s after its start", workers.now() - t0)
+    -- The old one goes on and finds its name taken.
+    old:kill(signal.SIGCONT)
+    assert.is_true(old:join() ~= 0)
+    assert.matches(('ALREADY_EXISTS: "obs_3" is already connected from pid %d; pick another name')
+      :format(new.pid), old:output())
+    assert.equal("new", rpc.rpc_sync("obs_3", "who"))
+    group:finish()
+  end)
+
+  it("F31: stays with who is there", function()
+    local group = workers.group()
+    local first = group:start("obs_3", [[
+rpc.register("busy", function()
+  local t = require("posix.time")
+  local function now() local v = t.clock_gettime(1) return v.tv_sec + v.tv_nsec * 1e-9 end
+  local ends = now() + 2
+  while now() < ends do end
+  return "done"
+end)]])
+    rpc.wait_for { "obs_3" }
+    local f = rpc.rpc_async("obs_3", "busy") -- its guard answers
+    local second = group:start("obs_3", "")
+    assert.is_true(workers.eventually(function() return second:output() ~= "" end))
+    assert.is_true(second:join() ~= 0)
+    assert.matches(('ALREADY_EXISTS: "obs_3" is already connected from pid %d; pick another name')
+      :format(first.pid), second:output())
+    assert.equal("done", f:wait())
+    group:finish()
+  end)
+end)
+
+describe("a worker that computes", function()
+  it("F05: is named once, and never lost", function()
+    local group = workers.group()
+    local seconds = full and 30 or 2
+    local path = group.folder .. "/watch.lua"
+    process.write(path, ([[
+local rpc = require("rlengine").rpc
+rpc.init{ name = "watch", listen = %q, token = %q, %s, busy_after = 1 }
+rpc.wait_for{ "busy" }
+print(rpc.rpc_sync("busy", "run_episode", %g))
+rpc.shutdown()
+]]):format("unix:" .. group.folder .. "/watch.sock", workers.token, QUICK, seconds))
+    local watch = group:run(path, "watch")
+    group.address = "unix:" .. group.folder .. "/watch.sock"
+    group:start("busy", [[
+rpc.register("run_episode", function(seconds)
+  local t = require("posix.time")
+  local function now() local v = t.clock_gettime(1) return v.tv_sec + v.tv_nsec * 1e-9 end
+  local ends = now() + seconds
+  while now() < ends do end
+  return "done"
+end)]], QUICK)
+    assert.equal(0, watch:join(), watch:output())
+    local text = watch:output()
+    assert.matches("\ndone\n$", text)
+    assert.equal(1, count(text, "is alive but"))
+    assert.matches('worker "busy" is alive but "run_episode" has run for %d+%.%d s', text)
+    assert.is_nil(text:find "lost")
+    figure("F05", "busy for %.1f s with a timeout of 1 s: 1 line, 0 disconnects", seconds)
+    group:finish()
+  end)
+end)
+
+describe("who comes and goes", function()
+  it("is told to functions of the script", function()
+    local group = workers.group()
+    local events = {}
+    local function note(kind)
+      return function(name, incarnation, goodbye)
+        assert(#incarnation == 16)
+        events[#events + 1] = kind .. " " .. name .. (goodbye and " goodbye" or "")
+      end
+    end
+    local join, leave = note "join", note "leave"
+    local stop_join, stop_leave = rpc.on_join(join), rpc.on_leave(leave)
+    local function seen(n)
+      assert.is_true(workers.eventually(function() return #events == n end), table.concat(events,
+        ", "))
+    end
+    local a = group:start("a", [[rpc.register("stop", function() rpc.shutdown() end)]])
+    seen(1)
+    local again = rpc.on_join(function(name) events[#events + 1] = "there " .. name end)
+    seen(2) -- those who are there are told at once
+    again()
+    pcall(rpc.rpc_sync, "a", "stop")
+    seen(3)
+    a:join()
+    local b = group:start("b", "")
+    seen(4)
+    b:kill(signal.SIGKILL)
+    seen(5)
+    assert.same({ "join a", "there a", "leave a goodbye", "join b", "leave b" }, events)
+    assert.matches("^%x+$", rpc.worker_info().incarnation)
+    stop_join()
+    stop_leave()
+    group:start("c", "")
+    rpc.wait_for { "c" }
+    assert.equal(5, #events)
+    assert.matches("rpc.on_join wants a function, got nil", fails(rpc.on_join).message)
+    group:finish()
+  end)
+
+  it("may be waited for in them, and an error there is told", function()
+    local group = workers.group()
+    local path = group.folder .. "/script.lua"
+    process.write(path, ([[
+local rpc = require("rlengine").rpc
+rpc.init { name = "host", listen = "unix:%s/host.sock", token = %q }
+rpc.on_join(function(name)
+  print(rpc.rpc_sync(name, "hello"))
+  error("not today")
+end)
+rpc.on_leave(function() rpc.shutdown() end)
+rpc.serve()
+]]):format(group.folder, workers.token))
+    local host = group:run(path, "host")
+    group.address = "unix:" .. group.folder .. "/host.sock"
+    local guest = group:start("guest", [[rpc.register("hello", function() return "hello!" end)]],
+      "reconnect_for = 0")
+    assert.is_true(workers.eventually(function() return host:output():find "not today" end))
+    guest:kill(signal.SIGKILL)
+    assert.equal(0, host:join(), host:output())
+    assert.matches("hello!", host:output())
+    assert.matches("rlengine: error in a function given to rpc.on_join: .*not today",
+      host:output())
+    group:finish()
+  end)
+end)
+
+describe("rpc.retry", function()
+  local function failing(code, times)
+    local calls = 0
+    return function(attempt)
+      calls = calls + 1
+      assert(attempt == calls)
+      if calls <= times then error(core.error.new { code = code, message = "no" }, 0) end
+      return calls, "and more"
+    end, function() return calls end
+  end
+
+  it("makes what got lost again, where that does no harm", function()
+    local group = workers.group()
+    local again = { idempotent = true, backoff = 0.001 }
+    assert.same({ 3, "and more" }, { rpc.retry((failing("UNAVAILABLE", 2)), again) })
+    assert.same({ 2, "and more" }, { rpc.retry((failing("DEADLINE_EXCEEDED", 1)), again) })
+    assert.same({ 1, "and more" }, { rpc.retry((failing("UNAVAILABLE", 0)), again) })
+    local fn, calls = failing("UNAVAILABLE", 100)
+    assert.equal("UNAVAILABLE: no", tostring(fails(rpc.retry, fn, again)))
+    assert.equal(5, calls())
+    fn, calls = failing("UNAVAILABLE", 100)
+    again.attempts = 2
+    fails(rpc.retry, fn, again)
+    assert.equal(2, calls())
+    for _, code in ipairs { "INVALID_ARGUMENT", "CANCELLED", "NOT_FOUND", "UNKNOWN" } do
+      fn, calls = failing(code, 100)
+      assert.equal(code, fails(rpc.retry, fn, again).code)
+      assert.equal(1, calls())
+    end
+    assert.matches("plain", tostring(fails(rpc.retry, function() error "plain" end, again)))
+    group:finish()
+  end)
+
+  it("wants to be told that it does no harm", function()
+    local group = workers.group()
+    local fn, calls = failing("UNAVAILABLE", 100)
+    for _, given in ipairs { {}, { idempotent = false }, { attempts = 3 } } do
+      local err = fails(rpc.retry, fn, given)
+      assert.equal("INVALID_ARGUMENT: rpc.retry: a call that got lost may have been executed; say "
+        .. "idempotent = true where it may be executed again", tostring(err))
+    end
+    assert.equal(0, calls())
+    assert.matches("attempts must be a whole number from 1, got 0",
+      fails(rpc.retry, fn, { idempotent = true, attempts = 0 }).message)
+    assert.matches("backoff must be a number of seconds >= 0, got %-1",
+      fails(rpc.retry, fn, { idempotent = true, backoff = -1 }).message)
+    assert.matches('unknown option "attempt"; did you mean "attempts"',
+      fails(rpc.retry, fn, { idempotent = true, attempt = 1 }).message)
+    assert.matches("rpc.retry wants a function, got nil", fails(rpc.retry).message)
+    group:finish()
+  end)
+
+  it("ends before the deadline of the call that waits for it", function()
+    local group = workers.group()
+    group:start("w", [[
+rpc.register("stubborn", function()
+  local t0, attempts = os.clock(), 0
+  local ok, err = pcall(rpc.retry, function(attempt)
+    attempts = attempt
+    rpc.rpc_sync("nobody_here", "f")
+  end, { idempotent = true, attempts = 1000, backoff = 0.05 })
+  return ok, tostring(err), attempts
+end)]])
+    local ok, text, attempts = rpc.to("w"):rpc_sync { timeout = 1 }:stubborn()
+    assert.is_false(ok) -- and its answer came in time
+    assert.matches("^NOT_FOUND", text)
+    assert.equal(1, attempts)
+    group:start("v", [[
+rpc.register("stubborn", function()
+  local attempts = 0
+  local ok, err = pcall(rpc.retry, function(attempt)
+    attempts = attempt
+    rpc.to("test"):rpc_sync{timeout = 0.01}:slow()
+  end, { idempotent = true, attempts = 1000, backoff = 0.05 })
+  return ok, tostring(err), attempts
+end)]])
+    rpc.register("slow", function() rpc.sleep(0.5) end)
+    ok, text, attempts = rpc.to("v"):rpc_sync { timeout = 2 }:stubborn()
+    assert.is_false(ok)
+    assert.matches("^DEADLINE_EXCEEDED", text)
+    assert.is_true(attempts > 1 and attempts < 100, attempts)
+    group:finish()
+  end)
+end)
