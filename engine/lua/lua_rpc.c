@@ -197,6 +197,7 @@ static int rpc_init(lua_State *L)
                          .call_timeout = seconds_option(L, "call_timeout"),
                          .busy_after = seconds_option(L, "busy_after"),
                          .reconnect_for = reconnect_option(L),
+                         .members = true,
                          .insecure_network =
                              rle_lua_opt_boolean(L, 1, "insecure_network", false)};
     if (!o.name) rle_lua_fail(L, RLE_INVALID_ARGUMENT, "rpc.init needs a name");

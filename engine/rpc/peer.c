@@ -154,7 +154,7 @@ void rle_peer_changed(rle_peer *peer)
 {
     rle_rpc *rpc = peer->rpc;
     rpc->membership++;
-    if (peer->changed) return;
+    if (peer->changed || !rpc->o.members) return;
     peer->changed = true;
     peer->changed_next = NULL;
     *rpc->changed_end = peer;

@@ -54,6 +54,7 @@ typedef struct rle_rpc_options {
     int64_t reconnect_for;     /* look so long for a worker we lost; 0 = 60 s, < 0: not */
     uint64_t random_seed;      /* of the pauses between attempts; 0 = from the system */
     int min_version, max_version; /* of the protocol; 0 = what this build speaks */
+    bool members;              /* the owner takes rle_rpc_next_member */
     bool no_guard;             /* tests: nobody runs the loop but rle_rpc_turn */
 } rle_rpc_options;
 
