@@ -68,6 +68,9 @@ void rle_cli_report(lua_State *L);
 /* True when the last failure that went through the handler came from Ctrl-C. */
 bool rle_cli_failed_by_interrupt(void);
 
+/* What the program ends with after that failure, see rle_lua_exit_code. */
+int rle_cli_exit_code(void);
+
 /* ---- Ctrl-C: interrupt.c ---- */
 
 /* Handle SIGINT from now on, unless the process was started with it ignored. */

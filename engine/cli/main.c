@@ -7,6 +7,7 @@
 #include <luajit.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include "base/fault.h"
@@ -37,8 +38,15 @@ static const char usage[] =
     "Only source text is run, never bytecode.\n"
     "\n"
     "exit codes\n"
-    "  0 done, 1 a script failed or an option is wrong, 65 the script is bytecode,\n"
-    "  70 a GPU can no longer be used, 130 interrupted by Ctrl-C; os.exit(n) gives n\n";
+    "  0    done\n"
+    "  1    a script failed, or an option is wrong\n"
+    "  65   the script is bytecode; a worker's name is taken (ALREADY_EXISTS)\n"
+    "  69   a worker is not there or was lost, an address is in use (UNAVAILABLE)\n"
+    "  70   a GPU can no longer be used\n"
+    "  71   no memory\n"
+    "  77   the token or a certificate is missing or refused (UNAUTHENTICATED)\n"
+    "  78   rpc.init refuses a setting, such as an open network without tls\n"
+    "  130  interrupted by Ctrl-C; os.exit(n) gives n\n";
 
 static void print_version(void)
 {
@@ -91,14 +99,15 @@ static void set_program(lua_State *L, int argc, char **argv)
 static int failed(lua_State *L)
 {
     rle_cli_report(L);
-    return rle_cli_failed_by_interrupt() ? RLE_EXIT_INTERRUPTED : EXIT_FAILURE;
+    return rle_cli_exit_code();
 }
 
 /* Run the loaded function on top, below `nargs` arguments; load_status is from loading. */
 static int run(lua_State *L, int load_status, int nargs)
 {
-    if (load_status == 0 && rle_cli_call(L, nargs, 0) == 0) return 0;
-    return failed(L);
+    if (load_status == 0) return rle_cli_call(L, nargs, 0) == 0 ? 0 : failed(L);
+    rle_cli_report(L);
+    return EXIT_FAILURE;
 }
 
 static int run_text(lua_State *L, const char *text, const char *name)
@@ -235,7 +244,7 @@ int main(int argc, char **argv)
     lua_State *L = luaL_newstate();
     if (!L) {
         fprintf(stderr, RLE_PROGRAM ": cannot create a Lua state: out of memory\n");
-        return EXIT_FAILURE;
+        return EX_OSERR;
     }
     lua_pushcfunction(L, run_program);
     lua_pushlightuserdata(L, &p);

@@ -10,8 +10,11 @@
 #include "cli/cli_internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <sysexits.h>
 
 static bool interrupted;
+static int exit_code = EXIT_FAILURE;
 
 /* The traceback on top loses what says nothing about the script: everything from the
  * prompt's own frames on, and the C frames at its end. Of a chunk typed at the prompt that
@@ -79,6 +82,7 @@ int rle_cli_handler(lua_State *L)
     interrupted = false;
     if (lua_isnil(L, 1)) return 1;
     bool object = rle_lua_is_error(L, 1);
+    exit_code = rle_lua_exit_code(L, 1);
     push_summary(L, 1);
     if (object) {
         if (push_field(L, "code"))
@@ -104,7 +108,9 @@ int rle_cli_call(lua_State *L, int nargs, int nresults)
     int base = lua_gettop(L) - nargs;
     lua_pushcfunction(L, rle_cli_handler);
     lua_insert(L, base);
+    exit_code = EXIT_FAILURE;
     int status = lua_pcall(L, nargs, nresults, base);
+    if (status == LUA_ERRMEM) exit_code = EX_OSERR; /* no handler was called */
     lua_remove(L, base);
     return status;
 }
@@ -123,4 +129,9 @@ void rle_cli_report(lua_State *L)
 bool rle_cli_failed_by_interrupt(void)
 {
     return interrupted;
+}
+
+int rle_cli_exit_code(void)
+{
+    return interrupted ? RLE_EXIT_INTERRUPTED : exit_code;
 }

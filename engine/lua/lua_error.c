@@ -6,13 +6,14 @@
  *   where      "train.lua:88", the script line
  *   traceback  of the coroutine that failed
  * and, for remote calls, worker, method, outcome ("not executed", "unknown"), via (list
- * of workers it passed through); for out-of-memory, report. tostring gives "CODE:
- * message". */
+ * of workers it passed through); for out-of-memory, report; where a setting is refused,
+ * exit_code. tostring gives "CODE: message". */
 #include "lua/lua_internal.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sysexits.h>
 
 #include "device/device.h"
 
@@ -189,6 +190,51 @@ static int error_is(lua_State *L)
     return 1;
 }
 
+static int code_of_status(const char *code, const char *message)
+{
+    switch (rle_status_from_name(code)) {
+    case RLE_UNAVAILABLE:
+        return EX_UNAVAILABLE;
+    case RLE_ALREADY_EXISTS:
+        return EX_DATAERR;
+    case RLE_UNAUTHENTICATED:
+        return EX_NOPERM;
+    case RLE_RESOURCE_EXHAUSTED:
+        return strncmp(message, "out of memory", 13) == 0 ? EX_OSERR : EXIT_FAILURE;
+    default:
+        return EXIT_FAILURE;
+    }
+}
+
+int rle_lua_exit_code(lua_State *L, int idx)
+{
+    int code = EXIT_FAILURE, top = lua_gettop(L);
+    if (!rle_lua_is_error(L, idx)) return code;
+    lua_pushvalue(L, idx);
+    lua_pushliteral(L, "exit_code");
+    lua_rawget(L, -2);
+    lua_pushliteral(L, "message");
+    lua_rawget(L, top + 1);
+    lua_pushliteral(L, "code");
+    lua_rawget(L, top + 1);
+    double own = lua_type(L, top + 2) == LUA_TNUMBER ? lua_tonumber(L, top + 2) : 0;
+    const char *message = lua_tostring(L, top + 3), *name = lua_tostring(L, top + 4);
+    if (own >= 1 && own <= 255)
+        code = (int)own;
+    else if (name)
+        code = code_of_status(name, message ? message : "");
+    lua_settop(L, top);
+    return code;
+}
+
+/* error.exit_code(err) -> number */
+static int error_exit_code(lua_State *L)
+{
+    luaL_checkany(L, 1);
+    lua_pushinteger(L, rle_lua_exit_code(L, 1));
+    return 1;
+}
+
 /* ---- options ---- */
 
 static int edit_distance(const char *a, const char *b)
@@ -342,7 +388,7 @@ static int error_nearest(lua_State *L)
 
 static const luaL_Reg error_functions[] = {
     {"new", error_new},         {"is", error_is}, {"own_sources", error_own_sources},
-    {"nearest", error_nearest}, {NULL, NULL},
+    {"nearest", error_nearest}, {"exit_code", error_exit_code}, {NULL, NULL},
 };
 
 void rle_lua_open_error(lua_State *L)

@@ -19,6 +19,11 @@ void rle_lua_push_error(lua_State *L, rle_status code, const char *message, int 
 /* True when the value at idx is an error object (of rle_lua_push_error). */
 bool rle_lua_is_error(lua_State *L, int idx);
 
+/* What a process ends with when nobody caught the error value at `idx`, after sysexits.h: 69
+ * (UNAVAILABLE), 65 (ALREADY_EXISTS), 77 (UNAUTHENTICATED), 71 (no memory), the error
+ * object's own exit_code (78: a setting that is refused), and 1 for all else. */
+int rle_lua_exit_code(lua_State *L, int idx);
+
 /* Serve remote calls until descriptor `fd` is readable or a signal arrives, then return
  * true; false at once when this process has no worker (no rpc.init), so that the caller
  * waits by itself. May raise. The prompt waits for keys in it. */

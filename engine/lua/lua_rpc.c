@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sysexits.h>
 #include <time.h>
 
 #include "base/clock.h"
@@ -176,6 +177,18 @@ static rle_status join(lua_State *L, rle_rpc *rpc, int listen, int connect, int6
     return RLE_OK;
 }
 
+/* Raise; what is refused because of a setting ends an uncaught script with EX_CONFIG. */
+static int setup_failed(lua_State *L, rle_status status)
+{
+    if (status != RLE_FAILED_PRECONDITION) return rle_lua_raise(L, status);
+    char message[1024];
+    snprintf(message, sizeof message, "%s", rle_message());
+    rle_lua_push_error(L, status, message, 1);
+    lua_pushinteger(L, EX_CONFIG);
+    lua_setfield(L, -2, "exit_code");
+    return lua_error(L);
+}
+
 /* init(options) -> bound addresses, names of the workers connected to */
 static int rpc_init(lua_State *L)
 {
@@ -234,7 +247,7 @@ static int rpc_init(lua_State *L)
     rle_rpc *rpc;
     rle_status status = rle_rpc_new(&o, &rpc);
     rle_token_forget(&token);
-    rle_lua_check(L, status);
+    if (status != RLE_OK) return setup_failed(L, status);
     rle_rpc_set_drop_handle(rpc, drop_tensor);
     s->rpc = rpc;
     rle_device_on_fatal(say_goodbye, s);
@@ -247,7 +260,8 @@ static int rpc_init(lua_State *L)
         char message[1024];
         snprintf(message, sizeof message, "%s", rle_message());
         tear_down(L);
-        rle_lua_fail(L, status, "%s", message);
+        rle_fail(status, "%s", message);
+        return setup_failed(L, status);
     }
     rle_interrupt_wake = rle_rpc_wake_all;
     return 2;

@@ -173,7 +173,7 @@ local function describe(err)
   local where = err.where and err.where ~= "?" and err.where .. ": " or ""
   return {
     text = ("%s%s\n%s"):format(where, tostring(err), err.traceback or ""),
-    code = err.code == "UNAVAILABLE" and LOST_PEER or 1,
+    code = core.error.exit_code(err),
   }
 end
 
