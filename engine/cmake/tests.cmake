@@ -37,6 +37,12 @@ add_executable(fault_proxy ${PROJECT_SOURCE_DIR}/tests/faults/proxy.c)
 target_link_libraries(fault_proxy PRIVATE rle_flags rlengine_static)
 set_target_properties(fault_proxy PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 
+# Preloaded by tests: clocks that jump, signals without end. Not instrumented, whatever the rest is.
+add_library(fault_disturb MODULE ${PROJECT_SOURCE_DIR}/tests/faults/disturb.c)
+target_compile_options(fault_disturb PRIVATE -Wall -Wextra -Werror)
+set_target_properties(fault_disturb PROPERTIES PREFIX "" C_VISIBILITY_PRESET default
+  LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+
 file(GLOB benches CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/bench/bench_*.c)
 foreach(source IN LISTS benches)
   get_filename_component(name ${source} NAME_WE)
