@@ -2,6 +2,7 @@
 #include "lua/lua_rpc.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #define FUTURE_MAGIC 0x726c652e46757475u
 
@@ -13,6 +14,7 @@ typedef struct lua_future {
     rle_future *f;
     bool has_values; /* in the uservalue: [1..n] and n, or error */
     bool failed;     /* they are an error */
+    bool looked_at;
 } lua_future;
 
 /* ---- results ---- */
@@ -54,10 +56,38 @@ static lua_future *new_future(lua_State *L, rle_future *f)
     return u;
 }
 
+/* The text of the error that a function of this worker raised and nobody asked for. */
+static int unhandled_text(lua_State *L)
+{
+    rle_getuservalue(L, 1);
+    lua_getfield(L, -1, "error");
+    if (lua_isnil(L, -1)) return 0;
+    if (!lua_tostring(L, -1)) {
+        lua_getglobal(L, "tostring");
+        lua_insert(L, -2);
+        lua_call(L, 1, 1);
+    }
+    return 1;
+}
+
+/* A call's own error is logged by the engine, which knows it (rpc/future.c). */
+static void log_unhandled(lua_State *L, const lua_future *u)
+{
+    if (u->looked_at || !u->has_values || !rle_future_is_local(u->f)) return;
+    lua_pushcfunction(L, unhandled_text);
+    lua_pushvalue(L, 1);
+    if (lua_pcall(L, 1, 1, 0) == 0 && lua_tostring(L, -1))
+        rle_log(RLE_LOG_WARN, "unhandled error in a future made at %s: %s",
+                rle_site_name(rle_future_site(u->f)), lua_tostring(L, -1));
+    lua_pop(L, 1);
+}
+
 static int future_gc(lua_State *L)
 {
     lua_future *u = lua_touserdata(L, 1);
     rle_lua_rpc *s = &rle_lua_rpc_state;
+    if (u->f && u->generation == s->generation && s->rpc && !s->forked)
+        log_unhandled(L, u);
     if (u->f && u->generation == s->generation && s->rpc && !s->forked)
         rle_future_discard(s->rpc, u->f);
     u->f = NULL;
@@ -206,6 +236,7 @@ static lua_future *check_over(lua_State *L)
     if (!u->has_values) rle_lua_rpc_check(L);
     if (state_of(u) == RLE_FUTURE_PENDING)
         rle_lua_fail(L, RLE_FAILED_PRECONDITION, "this future is not done; call wait()");
+    u->looked_at = true;
     lua_settop(L, 1);
     load_values(L, 1);
     return u;
