@@ -184,6 +184,7 @@ static int rpc_counters(lua_State *L)
     set_count(L, "calls_made", (uint64_t)c.calls_made);
     set_count(L, "calls_served", (uint64_t)c.calls_served);
     set_count(L, "late_results", (uint64_t)c.late_results);
+    set_count(L, "unsent_results", (uint64_t)c.unsent_results);
     set_count(L, "expired_unstarted", (uint64_t)c.expired_unstarted);
     set_count(L, "refused_peers", (uint64_t)c.refused_peers);
     set_count(L, "futures", (uint64_t)c.live_futures);

@@ -179,6 +179,7 @@ enum { RLE_BATCH_REASONS = 4 }; /* as in batch.h */
 
 typedef struct rle_rpc_counters {
     uint64_t calls_made, calls_served, late_results, expired_unstarted, refused_peers;
+    uint64_t unsent_results; /* their caller's connection was gone */
     uint64_t batches, batch_calls, batch_rows, batch_reasons[RLE_BATCH_REASONS];
     size_t live_futures, live_incoming, exported_objects, timers;
 } rle_rpc_counters;

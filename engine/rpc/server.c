@@ -467,6 +467,8 @@ rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e)
             rle_frame f = answer(in, RLE_FRAME_RESULT);
             s = rle_conn_send_encoded(conn, &f, e, false);
         }
+    } else {
+        rpc->counters.unsent_results++;
     }
     if (s == RLE_OK) incoming_free(in);
     rle_rpc_leave(rpc);
@@ -479,6 +481,8 @@ void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *err
     if (in->conn) {
         rle_frame f = answer(in, RLE_FRAME_ERROR);
         rle_conn_send_error(in->conn, &f, error);
+    } else {
+        rpc->counters.unsent_results++;
     }
     incoming_free(in);
     rle_rpc_leave(rpc);

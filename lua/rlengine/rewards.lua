@@ -290,10 +290,16 @@ function Rewards:finish(observer)
   if episodes[#episodes] then episodes[#episodes].finished = true end
 end
 
---- The observer did not finish its episode: forget what it has reported of it.
+--- Forget the observer's last episode unless it is finished: the observer was lost in it.
+-- Returns how many steps that were. With keys, its steps stay known: one that is reported once
+-- more does not count.
 function Rewards:drop(observer)
   local episodes = episodes_of(self, observer)
-  if episodes[#episodes] and not episodes[#episodes].finished then episodes[#episodes] = nil end
+  local last = episodes[#episodes]
+  if not last or last.finished then return 0 end
+  episodes[#episodes] = nil
+  self.seen[observer] = remember(self.seen[observer], { last })
+  return #last
 end
 
 --- The sum of rewards of each observer: a list, 0 for one that reported nothing.

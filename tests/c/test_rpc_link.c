@@ -2,6 +2,8 @@
 #include "figure.h"
 #include "rpc_link.h"
 
+#include <sys/resource.h>
+
 static rle_future *call_object(rle_rpc *rpc, rle_peer *to, uint64_t session)
 {
     rle_encoder e;
@@ -69,6 +71,54 @@ static void f08_a_worker_that_starts_again_is_found(void **state)
     assert_int_equal(rle_mem_bytes(), bytes);
     assert_int_equal(rle_mem_blocks(), blocks);
     assert_int_equal(open_fds(), fds);
+}
+
+/* Many that lost the same worker do not come back all at once, nor try for nothing. */
+static void f08_many_come_back_without_a_rush(void **state)
+{
+    (void)state;
+    bool full = getenv("RLE_FULL") != NULL;
+    int n = full ? 1000 : 64, there = 0, waited = 0;
+    struct rlimit files;
+    getrlimit(RLIMIT_NOFILE, &files);
+    if (files.rlim_max < 8000 && full) n = 64;
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    rle_rpc *a = listener(NULL), **b = calloc((size_t)n, sizeof *b);
+    for (int i = 0; i < n; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "obs_%d", i);
+        b[i] = worker(name, NULL);
+        join(b[i], test_address, a);
+    }
+    test_log_count = 0;
+    rle_rpc_free(a);
+    for (int64_t end = rle_now() + RLE_SECONDS / 2; rle_now() < end; usleep(1000))
+        for (int i = 0; i < n; i++) turn(b[i], NULL);
+    a = listener(NULL);
+    int64_t back = rle_now();
+    int attempts = test_log_count;
+    while (there < n && waited++ < 20000) {
+        there = 0;
+        turn(a, NULL);
+        for (int i = 0; i < n; i++) {
+            turn(b[i], NULL);
+            there += rle_peer_connected(b[i], rle_rpc_peer(b[i], "a"));
+        }
+        usleep(500);
+    }
+    assert_int_equal(there, n);
+    /* One line each that it is back; whoever tried in vain has told of another attempt. */
+    int connects = n + (test_log_count - attempts - n);
+    figure("F08", "%d workers back %.2f s after the restart, %d connections were made", n,
+           (double)(rle_now() - back) / RLE_SECONDS, connects);
+    assert_true(connects <= 2 * n);
+    rle_rpc_counters c;
+    rle_rpc_count(a, &c);
+    assert_int_equal(c.refused_peers, 0);
+    for (int i = 0; i < n; i++) rle_rpc_free(b[i]);
+    free(b);
+    rle_rpc_free(a);
 }
 
 /* The owner computes: nobody turns a loop here. */
@@ -354,6 +404,9 @@ static void nothing_of_an_old_connection_is_applied(void **state)
     rle_encoder_fini(&e);
     rle_rpc_breathe(b);
     for (int i = 0; i < 20; i++) turn(b, a);
+    rle_rpc_counters counters;
+    rle_rpc_count(a, &counters);
+    assert_int_equal(counters.unsent_results, 1);
     assert_int_equal(held_by_b(a), 1);
     assert_int_equal(rle_future_status(b, serving), RLE_FUTURE_FAILED);
     rle_future_release(b, serving);
@@ -435,6 +488,7 @@ int main(void)
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, pair_setup, pair_teardown)
     const struct CMUnitTest tests[] = {
         TEST(f08_a_worker_that_starts_again_is_found),
+        TEST(f08_many_come_back_without_a_rush),
         TEST(the_guard_looks_for_it),
         TEST(a_goodbye_is_taken_at_its_word),
         TEST(nobody_is_looked_for_unless_wanted),

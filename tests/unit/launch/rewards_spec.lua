@@ -245,6 +245,22 @@ describe("rl.rewards", function()
     assert.same({ 0 }, store:totals())
   end)
 
+  it("drops the episode in which an observer was lost", function()
+    local store = rewards.new()
+    assert.equal(0, store:drop(1))
+    for _ = 1, 3 do store:report(1, 1) end
+    store:finish(1)
+    assert.equal(0, store:drop(1))
+    for _ = 1, 4 do store:report(1, 1) end
+    assert.equal(4, store:drop(1))
+    assert.same({ 3 }, store:totals())
+    for step = 1, 5 do store:report(1, 1, { episode = 1, step = step, incarnation = "old" }) end
+    assert.equal(5, store:drop(1))
+    assert.is_false(store:report(1, 1, { episode = 1, step = 5, incarnation = "old" }))
+    assert.is_true(store:report(1, 1, { episode = 1, step = 1, incarnation = "new" }))
+    assert.same({ 4 }, store:totals())
+  end)
+
   it("refuses keys that are none", function()
     local store = rewards.new()
     local function message(key)
