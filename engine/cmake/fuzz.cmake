@@ -10,7 +10,7 @@ target_link_options(rle_flags INTERFACE -fsanitize=address,undefined)
 
 add_library(rle_fuzzed STATIC $<TARGET_OBJECTS:rle_base> $<TARGET_OBJECTS:rle_rpc>)
 target_link_libraries(rle_fuzzed PUBLIC
-  PkgConfig::LIBEVENT PkgConfig::LIBCRYPTO Threads::Threads m ${CMAKE_DL_LIBS})
+  $<TARGET_PROPERTY:rlengine_static,INTERFACE_LINK_LIBRARIES>)
 
 add_custom_target(fuzz)
 file(GLOB fuzz_sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/tests/fuzz/fuzz_*.c)

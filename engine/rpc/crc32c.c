@@ -2,6 +2,8 @@
  * 0x82f63b78; the register starts and ends inverted. */
 #include "rpc/crc32c.h"
 
+#include <stdatomic.h>
+
 #include <pthread.h>
 #include <string.h>
 
@@ -55,9 +57,13 @@ __attribute__((target("sse4.2"))) static uint32_t crc_sse42(uint32_t crc, const 
 
 uint32_t rle_crc32c(uint32_t crc, const void *bytes, size_t n)
 {
-    static int have = -1;
-    if (have < 0) have = __builtin_cpu_supports("sse4.2") ? 1 : 0;
-    return have ? crc_sse42(crc, bytes, n) : rle_crc32c_portable(crc, bytes, n);
+    static _Atomic int known; /* 1: there is none, 2: there is */
+    int have = atomic_load_explicit(&known, memory_order_relaxed);
+    if (!have) {
+        have = __builtin_cpu_supports("sse4.2") ? 2 : 1;
+        atomic_store_explicit(&known, have, memory_order_relaxed);
+    }
+    return have == 2 ? crc_sse42(crc, bytes, n) : rle_crc32c_portable(crc, bytes, n);
 }
 #else
 uint32_t rle_crc32c(uint32_t crc, const void *bytes, size_t n)

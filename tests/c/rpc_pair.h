@@ -11,6 +11,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,20 +34,27 @@ static char test_folder[64], test_address[128];
 /* ---- log lines ---- */
 
 static char test_log[64][512];
-static int test_log_count;
+static _Atomic int test_log_count; /* grows when the line is there: guards write too */
+static pthread_mutex_t test_log_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static inline void keep_line(void *self, rle_log_level level, const char *line)
 {
     (void)self;
     if (level < RLE_LOG_INFO) return;
-    snprintf(test_log[test_log_count++ % 64], 512, "%s", line);
+    pthread_mutex_lock(&test_log_lock);
+    snprintf(test_log[test_log_count % 64], 512, "%s", line);
+    test_log_count++;
+    pthread_mutex_unlock(&test_log_lock);
 }
 
 static inline bool logged(const char *part)
 {
-    for (int i = 0; i < test_log_count && i < 64; i++)
-        if (strstr(test_log[i], part)) return true;
-    return false;
+    bool found = false;
+    pthread_mutex_lock(&test_log_lock);
+    for (int i = 0; i < test_log_count && i < 64 && !found; i++)
+        found = strstr(test_log[i], part) != NULL;
+    pthread_mutex_unlock(&test_log_lock);
+    return found;
 }
 
 static inline int pair_setup(void **state)

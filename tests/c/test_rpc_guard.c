@@ -192,8 +192,16 @@ static void descriptors_are_closed_by_exec(void **state)
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
+static void *nothing(void *unused)
+{
+    return unused;
+}
+
 int main(void)
 {
+    /* A sanitizer starts a thread of its own with the first one. */
+    pthread_t first;
+    if (pthread_create(&first, NULL, nothing, NULL) == 0) pthread_join(first, NULL);
     const struct CMUnitTest tests[] = {
         TEST(a_busy_owner_is_not_taken_for_dead), TEST(owner_and_guard_take_turns),
         TEST(the_guard_drains_sockets),           TEST(a_silent_worker_is_given_up),
