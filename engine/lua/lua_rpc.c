@@ -400,6 +400,8 @@ void rle_lua_open_rpc(lua_State *L)
     rle_lua_setfuncs(L, rle_lua_rpc_wait_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_batch_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_flush_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_weights_functions);
     rle_lua_rpc_open_call(L);
     rle_lua_rpc_open_future(L);
+    rle_lua_rpc_open_weights(L);
 }

@@ -9,6 +9,7 @@
  *   lua_rpc_future.c  futures
  *   lua_rpc_error.c   error objects to bytes and back
  *   lua_rpc_batch.h   batched functions: calls of many workers, answered together
+ *   lua_rpc_weights.c weights that are published and followed
  *   lua/rlengine/rpc.lua and rpc/ have the rest: classes, what is exported, proxies.
  *
  * How a call runs
@@ -155,6 +156,10 @@ void rle_lua_rpc_token(lua_State *L, rle_token *token);
 /* The option tls of the table at `idx`, read into *out; NULL when there is none. Raises.
  */
 const rle_tls_options *rle_lua_rpc_tls(lua_State *L, int idx, rle_tls_options *out);
+
+/* ---- weights ---- */
+extern const luaL_Reg rle_lua_rpc_weights_functions[];
+void rle_lua_rpc_open_weights(lua_State *L);
 
 /* ---- values ---- */
 /* Values first..top of L into the encoder. `to`: the worker they are for (references to its

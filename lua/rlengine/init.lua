@@ -16,7 +16,7 @@ rl._VERSION = "0.1.0"
 -- Submodule of each name that loads on first use. A name here is a file in this folder.
 local submodules = {
   nn = true, optim = true, distributions = true, env = true, rpc = true, memory = true,
-  episode = true, rewards = true, cleanup = true, autograd = true, cuda = true,
+  episode = true, rewards = true, rollout = true, cleanup = true, autograd = true, cuda = true,
 }
 -- Functions that live in a file of their own: name -> module.
 local functions = { launch = "launch", args = "args" }

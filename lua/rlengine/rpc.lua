@@ -22,6 +22,7 @@ local exports = require "rlengine.rpc.exports"
 local futures = require "rlengine.rpc.futures"
 local members = require "rlengine.rpc.members"
 local refs = require "rlengine.rpc.refs"
+local weights = require "rlengine.rpc.weights"
 
 local c = core.rpc
 local fail = options.fail
@@ -87,6 +88,28 @@ function rpc.remote(worker, class, ...)
   local to = refs.to(worker):remote()
   return to[class](to, ...)
 end
+
+-- ---- weights ----------------------------------------------------------------
+
+--- Publish the weights of a net under a name, for workers that act with a copy of it: what is
+-- in it now is the first version, and each `weights:publish()` the next. The same name again
+-- takes another net's from then on. Details: rpc/weights.lua.
+-- @function weights
+-- @param name 1 to 64 letters, digits, "_", "." or "-"
+-- @param net a module, or a table name -> tensor
+-- @param[opt] given from ("obs_*"): which workers may follow; version (0): where counting
+--   begins; max_lag: how many versions old what `weights:accepts(piece)` accepts may be
+-- @return an object with `version`, `publish()`, `accepts(piece)`, `stale`, `info()`, `close()`
+rpc.weights = weights.publish
+
+--- Follow weights that another worker publishes, now or later, also over a new connection.
+-- Each version lies ready when it has arrived; `weights:update()` puts the newest into the net.
+-- @function follow
+-- @param worker its name
+-- @param name of the weights
+-- @param net as there: the same names, shapes and types; what does not fit is refused whole
+-- @return an object with `version` (0: none yet), `update()`, `wait{timeout = seconds}`, `close()`
+rpc.follow = weights.follow
 
 -- ---- waiting ----------------------------------------------------------------
 
@@ -268,6 +291,7 @@ function rpc.shutdown(given)
   joined = nil
   refs.clear()
   members.clear()
+  weights.clear()
 end
 
 -- ---- looking ----------------------------------------------------------------
