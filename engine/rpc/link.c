@@ -17,7 +17,7 @@
 
 #define FIRST_PAUSE (RLE_SECONDS / 10)
 #define LONGEST_PAUSE (5 * RLE_SECONDS)
-#define STAYED (10 * RLE_SECONDS)
+#define STAYED RLE_SECONDS
 
 struct rle_link {
     rle_rpc *rpc;

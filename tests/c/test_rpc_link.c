@@ -8,7 +8,8 @@ static rle_future *call_object(rle_rpc *rpc, rle_peer *to, uint64_t session)
 {
     rle_encoder e;
     rle_encoder_init(&e);
-    begin_call(&e, "f", 0);
+    begin_call(&e, "f", 1);
+    rle_encode_integer(&e, 1);
     rle_call_spec spec = {.peer = to, .method = "f", .session = session};
     rle_future *f = NULL;
     assert_int_equal(rle_rpc_call(rpc, &spec, &e, &f), RLE_OK);
@@ -455,6 +456,109 @@ static void calls_not_sent_yet_go_over_the_new_connection(void **state)
     rle_rpc_free(a);
 }
 
+/* Connections cut at either end, restarts, rivals for the name, in random order: every
+ * call ends once, and nothing stays. */
+static void whatever_breaks_each_call_has_one_end(void **state)
+{
+    (void)state;
+    enum { OPEN = 40 };
+    size_t bytes = rle_mem_bytes(), blocks = rle_mem_blocks(), fds = open_fds();
+    rle_clock clock = {shifted, NULL};
+    rle_clock_set(&clock);
+    rle_rpc_options o = {.random_seed = 5,
+                         .call_timeout = 100000 * RLE_SECONDS,
+                         .reconnect_for = 100000 * RLE_SECONDS,
+                         .max_credits = 8,
+                         .heartbeat = RLE_SECONDS / 20,
+                         .peer_timeout = 100 * RLE_SECONDS};
+    rle_rpc *a = listener(&o), *b = worker("b", &o);
+    rle_peer *to_a = join(b, test_address, a);
+    rle_future *f[OPEN] = {0};
+    raw rival = {.fd = -1};
+    uint64_t x = 88172645463325252u, made = 0, done = 0, failed = 0, sessions = 0;
+    int rounds = getenv("RLE_FULL") ? 20000 : 1000;
+    for (int round = 0; round < rounds; round++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        unsigned what = (unsigned)(x % 100);
+        int i = (int)(x / 100 % OPEN);
+        if (what < 50 && !f[i]) {
+            f[i] = what < 40
+                       ? call(b, to_a, "f", round)
+                       : call_object(b, to_a, rle_peer_session(b, to_a) + x / 7 % 2);
+            made++;
+        } else if (what < 70) {
+            serve_one(a);
+        } else if (what < 73) {
+            rle_peer *to_b = rle_rpc_peer(a, "b");
+            if (to_b->conn) cut(a, to_b);
+        } else if (what < 76) {
+            if (to_a->conn) cut(b, to_a);
+        } else if (what < 77) {
+            if (rival.fd >= 0) close(rival.fd);
+            rival.fd = -1;
+            rle_rpc_free(a);
+            a = listener(&o);
+        } else if (what < 79 && rival.fd < 0) {
+            rival = raw_connect(a);
+            raw_hello_and_auth(&rival, "b", what < 78 ? -1 : 7);
+        } else if (what < 81 && rival.fd >= 0) {
+            close(rival.fd);
+            rival.fd = -1;
+        }
+        turn(a, b);
+        usleep(200);
+        clock_ahead += RLE_SECONDS / 20;
+        for (i = 0; i < OPEN; i++) {
+            if (!f[i] || rle_future_status(b, f[i]) == RLE_FUTURE_PENDING) continue;
+            rle_future_status(b, f[i]) == RLE_FUTURE_DONE ? done++ : failed++;
+            rle_future_release(b, f[i]);
+            f[i] = NULL;
+        }
+    }
+    if (rival.fd >= 0) close(rival.fd);
+    sessions = b->sessions;
+    for (int open = OPEN, tries = 0; open && tries < 20000; tries++) {
+        open = 0;
+        for (int i = 0; i < OPEN; i++) {
+            if (!f[i]) continue;
+            if (rle_future_status(b, f[i]) == RLE_FUTURE_PENDING) {
+                open++;
+                continue;
+            }
+            rle_future_status(b, f[i]) == RLE_FUTURE_DONE ? done++ : failed++;
+            rle_future_release(b, f[i]);
+            f[i] = NULL;
+        }
+        serve_one(a);
+        turn(a, b);
+        usleep(100);
+        clock_ahead += RLE_SECONDS / 100;
+        /* A rival that got the name is gone: b has been told, and is looked for no more.
+         */
+        if (state_of(b, to_a) == RLE_LINK_GIVEN_UP) break;
+    }
+    figure("F08",
+           "%d random faults and calls, %llu connections: %llu of %llu calls answered, "
+           "the others failed, none twice",
+           rounds, (unsigned long long)sessions, (unsigned long long)done,
+           (unsigned long long)made);
+    assert_true(sessions > 5);
+    assert_true(done > 0 && failed > 0);
+    rle_rpc_counters c;
+    rle_rpc_count(b, &c);
+    assert_int_equal(c.live_futures, made - done - failed);
+    for (int i = 0; i < OPEN; i++)
+        if (f[i]) rle_future_release(b, f[i]);
+    rle_rpc_free(b);
+    rle_rpc_free(a);
+    rle_clock_set(NULL);
+    assert_int_equal(rle_mem_bytes(), bytes);
+    assert_int_equal(rle_mem_blocks(), blocks);
+    assert_int_equal(open_fds(), fds);
+}
+
 static void a_call_waits_no_longer_than_its_deadline(void **state)
 {
     (void)state;
@@ -499,6 +603,7 @@ int main(void)
         TEST(nothing_of_an_old_connection_is_applied),
         TEST(calls_not_sent_yet_go_over_the_new_connection),
         TEST(a_call_waits_no_longer_than_its_deadline),
+        TEST(whatever_breaks_each_call_has_one_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -144,6 +144,7 @@ pcall(rpc.rpc_sync, "trainer", "finish")
     local t0 = workers.now()
     assert.is_true(observer:join() ~= 0)
     local took = workers.now() - t0
+    figure("B12", "ended with an error %.2f s after its trainer was killed", took)
     figure("F09", "process ended %.2f s after the loss (1 s asked)", took)
     assert.is_true(took > 0.9)
     local words = ("no trainer at %s for 1 s; giving up"):format(group.address)
@@ -192,6 +193,44 @@ pcall(function() trainer:rpc_sync():finish() end)
     assert.matches('false\tDEADLINE_EXCEEDED: "twice" on "trainer" was not started in time '
       .. "%(outcome: not executed%)", asker:output())
     assert.matches("after\t6", asker:output())
+    group:finish()
+  end)
+end)
+
+describe("a trainer that is stopped", function()
+  it("F04: is given up by its observers, and has them back when it goes on", function()
+    local group = workers.group()
+    local n = full and 64 or 4
+    group.address = "unix:" .. group.folder .. "/trainer.sock"
+    local script = group.folder .. "/trainer.lua"
+    process.write(script, (TRAINER:format(n, 2 * n, group.address, workers.token)
+      :gsub("rpc.init {", "rpc.init { " .. QUICK .. ", ")))
+    local trainer = group:run(script, "trainer")
+    local observers = {}
+    for i = 1, n do observers[i] = group:start("obs_" .. i, OBSERVER, QUICK) end
+    assert.is_true(workers.eventually(function()
+      return trainer:output():find "learned"
+    end, 60), trainer:output())
+    trainer:kill(signal.SIGSTOP)
+    local function all(text)
+      return workers.eventually(function()
+        for _, observer in ipairs(observers) do
+          if not observer:output():find(text, 1, true) then return false end
+        end
+        return true
+      end, 30)
+    end
+    assert.is_true(all 'worker "trainer" lost: did not answer for 1.0 s')
+    assert.is_true(all '(attempt 1)')
+    rpc.sleep(0.5)
+    trainer:kill(signal.SIGCONT)
+    local t0 = workers.now()
+    assert.is_true(all 'reconnected to "trainer"', observers[1]:output())
+    figure("F04", "%d observers back %.2f s after their trainer went on", n, workers.now() - t0)
+    assert.is_true(workers.eventually(function()
+      return count(trainer:output(), "all there") == 2
+    end, 30), trainer:output())
+    assert.equal(n, count(trainer:output(), "lost: it ended the session"))
     group:finish()
   end)
 end)
@@ -299,7 +338,9 @@ describe("a name that is taken", function()
     assert.equal('UNAVAILABLE: worker "obs_3" was replaced while "who" was running (outcome: '
       .. "unknown)", tostring(fails(f.wait, f)))
     assert.equal("new", rpc.rpc_sync("obs_3", "who"))
-    figure("F11", "the new process serves %.2f s after its start", workers.now() - t0)
+    local served = workers.now() - t0
+    figure("F11", "the new process serves %.2f s after its start", served)
+    figure("B13", "a replacement serves after %.2f s, the frozen one is told", served)
     -- The old one goes on and finds its name taken.
     old:kill(signal.SIGCONT)
     assert.is_true(old:join() ~= 0)
