@@ -110,7 +110,7 @@ end
 rl.launch {
   trainers = 1, observers_per_trainer = args.observers, args = args,
   trainer = function(ctx)
-    local agent, update, solved = Agent(ctx), 0, false
+    local agent, update, solved = Agent(ctx), 0
     repeat
       update = update + 1
       agent:learn(agent:collect())
