@@ -5,10 +5,11 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/world.h"
 
-volatile _Atomic int rle_interrupted;
-void (*volatile rle_interrupt_wake)(void);
-rle_rng rle_default_rng;
+RLE_PER_PROCESS volatile _Atomic int rle_interrupted;
+RLE_PER_PROCESS void (*volatile rle_interrupt_wake)(void);
+RLE_PER_PROCESS rle_rng rle_default_rng;
 
 /* The module is a shared object: initial-exec spares the call that finds a thread's copy.
  * Such space is scarce (some hundred bytes), so only the pointer has it. */

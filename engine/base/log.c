@@ -8,9 +8,12 @@
 #include <time.h>
 #include <unistd.h>
 
-static int threshold = -1;
-static bool with_time;
-static char name[64];
+#include "base/clock.h"
+#include "base/world.h"
+
+static RLE_PER_PROCESS int threshold = -1;
+static RLE_PER_PROCESS bool with_time;
+static RLE_PER_PROCESS char name[64];
 static void (*sink_fn)(void *, rle_log_level, const char *);
 static void *sink_self;
 
@@ -35,7 +38,10 @@ static void read_env(void)
 static int stamp(char *line, size_t size)
 {
     struct timespec t = {0};
-    clock_gettime(CLOCK_REALTIME, &t);
+    if (rle_simulated())
+        t.tv_sec = rle_now() / 1000000000, t.tv_nsec = rle_now() % 1000000000;
+    else
+        clock_gettime(CLOCK_REALTIME, &t);
     return snprintf(line, size, "%lld.%06ld ", (long long)t.tv_sec, t.tv_nsec / 1000);
 }
 
@@ -56,6 +62,11 @@ void rle_log(rle_log_level level, const char *fmt, ...)
     va_end(args);
     if (sink_fn) {
         sink_fn(sink_self, level, line);
+        return;
+    }
+    if (rle_simulated()) {
+        /* To what stands for the standard error of the present process. */
+        if (!rle_world_simulated->silent()) fprintf(stderr, "%s\n", line);
         return;
     }
     size_t n = strlen(line);

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/world.h"
 
 extern char **environ;
 
@@ -340,9 +341,9 @@ rle_status rle_process_usage(rle_usage *out)
 
 /* ---- the handoff, seen from the child ---- */
 
-static char *handoff_bytes;
-static size_t handoff_length;
-static bool handoff_looked;
+static RLE_PER_PROCESS char *handoff_bytes;
+static RLE_PER_PROCESS size_t handoff_length;
+static RLE_PER_PROCESS bool handoff_looked;
 
 static void handoff_read(int fd)
 {
@@ -363,6 +364,13 @@ static void handoff_read(int fd)
     handoff_bytes = bytes;
     handoff_length = header.size;
     close(fd);
+}
+
+void rle_handoff_give(const char *bytes, size_t size)
+{
+    handoff_bytes = (char *)bytes;
+    handoff_length = size;
+    handoff_looked = true;
 }
 
 const char *rle_handoff_take(size_t *size)

@@ -67,6 +67,10 @@ rle_status rle_memory_file(const char *name, const void *bytes, size_t size, int
  * not take themselves for this one. Valid until the process ends. */
 const char *rle_handoff_take(size_t *size);
 
+/* In a simulated process, which nobody handed over to: this is what the next call of
+ * rle_handoff_take returns. Borrowed. */
+void rle_handoff_give(const char *bytes, size_t size);
+
 /* A folder that only this user can enter, in $XDG_RUNTIME_DIR, $TMPDIR or /tmp. The path must
  * leave room for a file name of 40 bytes in a unix socket's address. It is locked for as long
  * as this process lives; folders of processes that were killed are removed on the way. */

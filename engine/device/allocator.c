@@ -17,6 +17,7 @@
 #include <stdio.h>
 
 #include "base/mem.h"
+#include "base/world.h"
 
 static const size_t CACHE_FLOOR = (size_t)64 << 20;
 
@@ -28,10 +29,10 @@ struct rle_allocator {
     char mark[32];          /* name of the ledger's mark; "" = none */
 };
 
-size_t rle_device_debt;
+RLE_PER_PROCESS size_t rle_device_debt;
 
-static bool (*pressure_fn)(void *, rle_device *, size_t);
-static void *pressure_self;
+static RLE_PER_PROCESS bool (*pressure_fn)(void *, rle_device *, size_t);
+static RLE_PER_PROCESS void *pressure_self;
 
 rle_status rle_allocator_new(bool segments, struct rle_allocator **out)
 {

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/world.h"
 #include "device/cpu/cpu.h"
 #include "device/plugin.h"
 
@@ -235,8 +236,8 @@ rle_status rle_device_emu_control(const char *settings)
 
 /* ---- trouble ---- */
 
-static void (*fatal_hook)(void *self, const char *message);
-static void *fatal_self;
+static RLE_PER_PROCESS void (*fatal_hook)(void *self, const char *message);
+static RLE_PER_PROCESS void *fatal_self;
 
 void rle_device_on_fatal(void (*fn)(void *self, const char *message), void *self)
 {

@@ -6,10 +6,10 @@
  * The constants are those numpy documents for SeedSequence and PCG64. */
 #include "env/pcg64.h"
 
-#include <errno.h>
 #include <math.h>
 #include <string.h>
-#include <sys/random.h>
+
+#include "base/world.h"
 
 __extension__ typedef unsigned __int128 u128;
 
@@ -85,13 +85,7 @@ void rle_pcg64_seed(rle_pcg64 *rng, uint64_t seed)
 rle_status rle_pcg64_seed_system(rle_pcg64 *rng)
 {
     uint32_t entropy[POOL];
-    ssize_t n;
-    do {
-        n = getrandom(entropy, sizeof entropy, 0);
-    } while (n < 0 && errno == EINTR);
-    if (n != (ssize_t)sizeof entropy)
-        return rle_fail(RLE_UNAVAILABLE, "no random seed from the operating system: %s",
-                        n < 0 ? strerror(errno) : "too few bytes");
+    RLE_TRY(rle_entropy(entropy, sizeof entropy));
     seed_words(rng, entropy);
     return RLE_OK;
 }

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/world.h"
+
 static const char meta_key;
 
 /* `reason` is not empty for what "auto" picked. */
@@ -17,9 +19,11 @@ typedef struct box {
     char reason[512];
 } box;
 
-static rle_device *default_device; /* NULL: not asked for yet */
-static bool default_is_ours;       /* from the environment, not from the script */
-static int process_rank; /* picks the GPU that RLENGINE_DEVICE names without index */
+static RLE_PER_PROCESS rle_device *default_device; /* NULL: not asked for yet */
+/* It is from the environment, not from the script. */
+static RLE_PER_PROCESS bool default_is_ours;
+/* Picks the GPU that RLENGINE_DEVICE names without index. */
+static RLE_PER_PROCESS int process_rank;
 
 /* ---- device values ---- */
 

@@ -13,17 +13,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/process.h"
 #include "base/supervisor.h"
+#include "base/world.h"
 
 /* ---- a started process ---- */
 
-static volatile sig_atomic_t stop_requested;
+static RLE_PER_PROCESS volatile sig_atomic_t stop_requested;
 
 static void on_stop(int signal)
 {
@@ -149,8 +149,7 @@ static int launch_program(lua_State *L)
 static int launch_token(lua_State *L)
 {
     char bytes[32];
-    if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes)
-        return rle_lua_fail(L, RLE_UNAVAILABLE, "cannot get random bytes: %s", strerror(errno));
+    rle_lua_check(L, rle_entropy(bytes, sizeof bytes));
     lua_pushlstring(L, bytes, sizeof bytes);
     return 1;
 }
@@ -222,7 +221,7 @@ static int launch_usage(lua_State *L)
 /* launch.pid() -> this process's number. */
 static int launch_pid(lua_State *L)
 {
-    lua_pushinteger(L, getpid());
+    lua_pushinteger(L, rle_process_number());
     return 1;
 }
 

@@ -8,6 +8,7 @@
  * their addresses when to make the plan anew. */
 #include "lua/lua_tensor.h"
 
+#include "base/world.h"
 #include "nn/mlp.h"
 
 enum { MAX_LAYERS = 16 };
@@ -29,7 +30,7 @@ typedef struct plan {
 } plan;
 
 static const char meta_key;
-static uint64_t runs; /* calls that went through a plan */
+static RLE_PER_PROCESS uint64_t runs; /* calls that went through a plan */
 
 static int plan_gc(lua_State *L)
 {

@@ -11,13 +11,15 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/world.h"
 #include "tensor/tensor.h"
 
-rle_lua_rpc rle_lua_rpc_state = {.runnable_end = &rle_lua_rpc_state.runnable};
+RLE_PER_PROCESS rle_lua_rpc rle_lua_rpc_state = {
+    .runnable_end = &rle_lua_rpc_state.runnable};
 
 static const char guard_key;
 
-int rle_lua_hook_ref[RLE_HOOK_COUNT];
+RLE_PER_PROCESS int rle_lua_hook_ref[RLE_HOOK_COUNT];
 
 /* ---- state ---- */
 

@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/world.h"
 
 #define TARGET_MAGIC 0x726c652e54617267u
 
@@ -35,7 +36,7 @@ enum { REFS_PER_STEP = 64, STEP_KB = 64 };
 
 static rle_lua_target *new_target(lua_State *L, rle_peer *peer)
 {
-    static unsigned made;
+    static RLE_PER_PROCESS unsigned made;
     if (++made % REFS_PER_STEP == 0) lua_gc(L, LUA_GCSTEP, STEP_KB);
     rle_lua_target *t = lua_newuserdata(L, sizeof *t);
     *t = (rle_lua_target){.magic = TARGET_MAGIC,

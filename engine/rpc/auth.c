@@ -9,11 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/world.h"
 
 /* "~/x" for a path under the home folder. */
 static void show_path(const char *path, char *out, size_t size)
@@ -164,16 +164,7 @@ void rle_token_forget(rle_token *t)
 
 rle_status rle_random_bytes(void *out, size_t n)
 {
-    uint8_t *p = out;
-    while (n) {
-        ssize_t got = getrandom(p, n, 0);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0)
-            return rle_fail(RLE_INTERNAL, "no random bytes: %s", strerror(errno));
-        p += got;
-        n -= (size_t)got;
-    }
-    return RLE_OK;
+    return rle_entropy(out, n);
 }
 
 rle_status rle_auth_proof(const rle_token *token, char role, const void *hello,

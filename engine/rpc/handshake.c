@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/world.h"
 #include "rpc/rpc_internal.h"
 
 /* Element types this build can carry. */
@@ -109,7 +110,7 @@ static rle_status my_greeting(rle_rpc *rpc, rle_greeting *g)
     g->heartbeat_ms = (uint32_t)(rpc->o.heartbeat / 1000000);
     g->timeout_ms = (uint32_t)(rpc->o.peer_timeout / 1000000);
     g->max_frame = RLE_FRAME_MAX_PAYLOAD;
-    g->pid = (uint32_t)getpid();
+    g->pid = (uint32_t)rle_process_number();
     g->max_message = rpc->o.max_message;
     g->incarnation = rpc->incarnation;
     snprintf(g->name, sizeof g->name, "%s", rpc->name);
@@ -296,7 +297,7 @@ static rle_status check_name(rle_conn *conn, const rle_greeting *theirs, rle_pee
     if (!peer) return rle_oom(sizeof *peer, "worker");
     if (peer->is_self)
         return rle_fail(RLE_ALREADY_EXISTS, "\"%s\" is already the name of pid %d; pick another "
-                        "name", theirs->name, (int)getpid());
+                        "name", theirs->name, (int)rle_process_number());
     if (peer->conn)
         return rle_fail(RLE_ALREADY_EXISTS,
                         "\"%s\" is already connected from pid %d; pick another name",

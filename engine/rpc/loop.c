@@ -70,6 +70,10 @@ static void heap_down(rle_evloop *l, size_t i, rle_timer *t)
 
 static void set_alarm(rle_evloop *l, int64_t at)
 {
+    if (rle_simulated()) {
+        l->alarm_at = at;
+        return;
+    }
     int64_t left = at - rle_now();
     if (left < 1) left = 1; /* 0 would switch it off */
     struct itimerspec spec = {
@@ -125,6 +129,11 @@ static void alarm_rings(evutil_socket_t fd, short what, void *arg)
     uint64_t count;
     ssize_t n = read(fd, &count, sizeof count);
     (void)n;
+    rle_timers_fire(l);
+}
+
+void rle_timers_fire(rle_evloop *l)
+{
     l->alarm_at = INT64_MAX;
     int64_t now = rle_now();
     while (l->timers && l->heap[0]->at <= now) {
@@ -139,6 +148,10 @@ static void alarm_rings(evutil_socket_t fd, short what, void *arg)
 
 void rle_evloop_wake(rle_evloop *l)
 {
+    if (rle_simulated()) {
+        l->woken = true;
+        return;
+    }
     uint64_t one = 1;
     int before = errno;
     ssize_t n = write(l->wake_fd, &one, sizeof one);
@@ -208,6 +221,10 @@ void rle_evloop_turn(rle_evloop *l, bool block)
     /* Only the owner counts, so that need be no atomic addition. */
     uint64_t turns = atomic_load_explicit(&l->turns, memory_order_relaxed);
     atomic_store_explicit(&l->turns, turns + 1, memory_order_relaxed);
+    if (rle_simulated()) {
+        rle_sim_turn(l, block);
+        return;
+    }
     if (!block) {
         /* Once: alone, EVLOOP_NONBLOCK goes on as long as anything is active, and a message
          * whose tensors wait for the owner to find them a place stays readable until then. */
@@ -337,6 +354,7 @@ rle_status rle_evloop_init(rle_evloop *l)
     memset(l, 0, sizeof *l);
     l->alarm_at = INT64_MAX;
     l->wake_fd = l->alarm_fd = -1;
+    if (rle_simulated()) return RLE_OK;
     l->needs_fence = !have_membarrier();
     pthread_mutex_init(&l->guard_lock, NULL);
     pthread_condattr_t attr;
@@ -365,7 +383,7 @@ rle_status rle_evloop_init(rle_evloop *l)
 
 rle_status rle_evloop_start(rle_evloop *l, bool guard)
 {
-    if (!guard) return RLE_OK;
+    if (!guard || rle_simulated()) return RLE_OK;
     /* Signals are for the thread that runs Lua. */
     sigset_t all, before;
     sigfillset(&all);
@@ -399,8 +417,10 @@ void rle_evloop_fini(rle_evloop *l)
     if (l->wake_fd >= 0) close(l->wake_fd);
     if (l->alarm_fd >= 0) close(l->alarm_fd);
     rle_free(l->heap);
-    pthread_mutex_destroy(&l->guard_lock);
-    pthread_cond_destroy(&l->guard_wake);
+    if (!rle_simulated()) {
+        pthread_mutex_destroy(&l->guard_lock);
+        pthread_cond_destroy(&l->guard_wake);
+    }
     memset(l, 0, sizeof *l);
     l->wake_fd = l->alarm_fd = -1;
 }

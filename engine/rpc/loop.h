@@ -18,7 +18,10 @@
  * membarrier the owner pays for a fence each time.
  *
  * What the loop watches are descriptors of libevent (rle_watch); only this folder
- * includes it. */
+ * includes it.
+ *
+ * In a simulation (sim.h) the descriptors are simulated ones, time is virtual, turns are
+ * sim_loop.c's and there is no guard. */
 #ifndef RLE_RPC_LOOP_H
 #define RLE_RPC_LOOP_H
 
@@ -32,6 +35,7 @@
 
 #include "base/fault.h"
 #include "base/status.h"
+#include "base/world.h"
 #include "rpc/timer.h"
 
 /* Tells when a descriptor is readable, or writable, for as long as it is on. */
@@ -68,6 +72,9 @@ typedef struct rle_evloop {
     rle_timer **heap;
     size_t timers, timer_capacity;
 
+    struct rle_sim_watch *simulated; /* watches, in a simulation */
+    bool woken;                      /* there: rle_evloop_wake was called */
+
     /* Called with the lock before each turn; may be NULL. */
     void (*before_turn)(void *self);
     void *self;
@@ -96,31 +103,48 @@ static inline void rle_evloop_unlock(rle_evloop *l)
  * timer, rle_evloop_wake), else only what is there now. */
 void rle_evloop_turn(rle_evloop *l, bool block);
 
+/* The filling of a simulation. */
+rle_watch *rle_sim_watch_new(rle_evloop *l, int fd, unsigned what, rle_watch_fn *ready,
+                             void *arg);
+void rle_sim_watch_set(rle_watch *w, bool on);
+void rle_sim_watch_ring(rle_watch *w);
+void rle_sim_watch_free(rle_watch *w);
+void rle_sim_turn(rle_evloop *l, bool block);
+
 /* Off at first. RLE_WATCH_ONCE: goes off by itself when it has told. NULL: no memory. */
 enum { RLE_WATCH_READ = EV_READ, RLE_WATCH_WRITE = EV_WRITE, RLE_WATCH_ONCE = 0x100 };
 static inline rle_watch *rle_watch_new(rle_evloop *l, int fd, unsigned what,
                                        rle_watch_fn *ready, void *arg)
 {
+    if (rle_simulated()) return rle_sim_watch_new(l, fd, what, ready, arg);
     unsigned once = what & RLE_WATCH_ONCE;
     return event_new(l->base, fd, (short)(once ? what - once : what | EV_PERSIST), ready,
                      arg);
 }
 static inline bool rle_watch_on(rle_watch *w) /* false: no memory */
 {
+    if (rle_simulated()) return rle_sim_watch_set(w, true), true;
     return !rle_fault_io(ENOSPC) && event_add(w, NULL) == 0;
 }
 static inline bool rle_watch_off(rle_watch *w)
 {
+    if (rle_simulated()) return rle_sim_watch_set(w, false), true;
     return event_del(w) == 0;
 }
 /* As if it were readable now: told in the next turn. */
 static inline void rle_watch_ring(rle_watch *w)
 {
-    event_active(w, EV_READ, 0);
+    if (rle_simulated())
+        rle_sim_watch_ring(w);
+    else
+        event_active(w, EV_READ, 0);
 }
 static inline void rle_watch_free(rle_watch *w) /* NULL is fine */
 {
-    if (w) event_free(w);
+    if (rle_simulated())
+        rle_sim_watch_free(w);
+    else if (w)
+        event_free(w);
 }
 
 /* Make a blocked turn return. From any thread and from signal handlers. */
@@ -132,5 +156,7 @@ bool rle_evloop_on_guard(void);
 /* Lock held. RESOURCE_EXHAUSTED. Arming an armed timer moves it. */
 rle_status rle_timer_arm(rle_evloop *l, rle_timer *t, int64_t at);
 void rle_timer_disarm(rle_evloop *l, rle_timer *t);
+/* Call those whose time has come. */
+void rle_timers_fire(rle_evloop *l);
 
 #endif

@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "base/log.h"
+#include "base/world.h"
 #include "rpc/batch_internal.h"
 
 #define BREATH (RLE_SECONDS / 100)
 
 /* Of this process, for rle_rpc_wake_all. Changed only by the owner thread. */
-static rle_rpc *_Atomic all_rpcs;
+static RLE_PER_PROCESS rle_rpc *_Atomic all_rpcs;
 
 /* ---- entering ---- */
 

@@ -35,7 +35,7 @@ static int bio_read(BIO *bio, char *to, int n)
         if (most > c->most_before - c->received) most = c->most_before - c->received;
     }
     ssize_t got;
-    do got = recv(c->fd, to, most, 0);
+    do got = rle_receive(c->fd, to, most);
     while (got < 0 && errno == EINTR);
     if (got > 0) {
         if (c->received < sizeof c->first)
@@ -96,7 +96,7 @@ static size_t give_socket(rle_tls_conn *c, const uint8_t *p, size_t n)
 {
     size_t at = 0;
     while (at < n && !c->mute) {
-        ssize_t put = send(c->fd, p + at, n - at, MSG_NOSIGNAL);
+        ssize_t put = rle_transmit(c->fd, p + at, n - at);
         if (put > 0)
             at += (size_t)put;
         else if (errno == EAGAIN)

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/fault.h"
+#include "base/world.h"
 
 /* ---- the socket filling ---- */
 
@@ -34,6 +35,7 @@ static ssize_t transmit(int fd, const void *from, size_t n)
 
 static ssize_t socket_readv(rle_transport *t, const struct iovec *iov, int n)
 {
+    if (rle_simulated()) return rle_sim_readv(t->fd, iov, n);
     ssize_t got;
     if (rle_fault_io(ECONNRESET)) return -1;
     do {
@@ -44,6 +46,7 @@ static ssize_t socket_readv(rle_transport *t, const struct iovec *iov, int n)
 
 static ssize_t socket_writev(rle_transport *t, const struct iovec *iov, int n)
 {
+    if (rle_simulated()) return rle_sim_writev(t->fd, iov, n);
     ssize_t put;
     if (rle_fault_io(ENOBUFS)) return -1;
     do {
@@ -59,7 +62,7 @@ static ssize_t socket_writev(rle_transport *t, const struct iovec *iov, int n)
 
 static void socket_close(rle_transport *t)
 {
-    close(t->fd);
+    rle_close(t->fd);
     t->fd = -1;
 }
 
@@ -235,10 +238,18 @@ static int bind_private(int fd, const rle_address *at)
 rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
                       rle_address *bound)
 {
-    if (at->is_unix)
-        RLE_TRY(private_folder(at));
-    else
+    if (!at->is_unix)
         RLE_TRY(rle_address_allowed(at, insecure_network, "listen on"));
+    else if (!rle_simulated())
+        RLE_TRY(private_folder(at));
+    if (rle_simulated()) {
+        int simulated = rle_sim_listen(at, bound);
+        if (simulated < 0)
+            return rle_fail(RLE_UNAVAILABLE, "cannot listen on %s: address already in use",
+                            at->shown);
+        *out = simulated;
+        return RLE_OK;
+    }
     int fd = new_socket(at->sa.ss_family);
     if (fd < 0)
         return rle_fail(RLE_UNAVAILABLE, "cannot listen on %s: %s", at->shown, strerror(errno));
@@ -276,12 +287,14 @@ rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
 
 void rle_unlisten(int fd, const rle_address *at)
 {
-    close(fd);
-    if (at->is_unix) unlink(((const struct sockaddr_un *)&at->sa)->sun_path);
+    rle_close(fd);
+    if (at->is_unix && !rle_simulated())
+        unlink(((const struct sockaddr_un *)&at->sa)->sun_path);
 }
 
 int rle_accept(int listener, rle_address *peer)
 {
+    if (rle_simulated()) return rle_sim_accept(listener, peer);
     struct sockaddr_storage sa;
     socklen_t len = sizeof sa;
     if (rle_fault_io(EMFILE)) return -1;
@@ -293,15 +306,21 @@ int rle_accept(int listener, rle_address *peer)
 
 void rle_close(int fd)
 {
-    close(fd);
+    if (rle_simulated())
+        rle_sim_close(fd);
+    else
+        close(fd);
 }
 
 /* ---- connecting ---- */
 
 rle_status rle_connect(const rle_address *to, int *out, bool *pending)
 {
-    int fd = new_socket(to->sa.ss_family);
-    int rc = fd < 0 || rle_fault_io(ECONNREFUSED)
+    bool simulated = rle_simulated();
+    int fd = simulated ? rle_sim_connect(to, pending) : new_socket(to->sa.ss_family);
+    int rc = fd;
+    if (!simulated && fd >= 0)
+        rc = rle_fault_io(ECONNREFUSED)
                  ? -1
                  : connect(fd, (const struct sockaddr *)&to->sa, to->len);
     if (rc < 0 && (fd < 0 || errno != EINPROGRESS)) {
@@ -311,13 +330,14 @@ rle_status rle_connect(const rle_address *to, int *out, bool *pending)
         errno = why;
         return RLE_UNAVAILABLE;
     }
-    *pending = rc < 0;
+    if (!simulated) *pending = rc < 0;
     *out = fd;
     return RLE_OK;
 }
 
 int rle_connect_error(int fd)
 {
+    if (rle_simulated()) return rle_sim_connect_error(fd);
     int why = 0;
     socklen_t len = sizeof why;
     getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &len);
@@ -326,7 +346,7 @@ int rle_connect_error(int fd)
 
 void rle_socket_tune(int fd, bool is_unix)
 {
-    if (is_unix) return;
+    if (is_unix || rle_simulated()) return;
     int on = 1, idle = 10, interval = 5, count = 3;
     unsigned unacknowledged_ms = 20000;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -339,6 +359,7 @@ void rle_socket_tune(int fd, bool is_unix)
 
 bool rle_peer_credentials(int fd, pid_t *pid, uid_t *uid)
 {
+    if (rle_simulated()) return rle_sim_credentials(fd, pid, uid), true;
     struct ucred cred;
     socklen_t len = sizeof cred;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) != 0) return false;

@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 
 #include "base/status.h"
+#include "base/world.h"
 #include "rpc/codec.h"
 
 typedef struct rle_transport rle_transport;
@@ -79,6 +80,27 @@ rle_status rle_connect(const rle_address *to, int *fd, bool *pending);
 int rle_connect_error(int fd);
 /* Stop listening; the file of a Unix socket goes. */
 void rle_unlisten(int fd, const rle_address *at);
+
+/* The filling of a simulation (sim_net.c): descriptors of its own, used as those of the
+ * system calls; errno says what went wrong. */
+int rle_sim_listen(const rle_address *at, rle_address *bound);
+int rle_sim_connect(const rle_address *to, bool *pending);
+int rle_sim_connect_error(int fd);
+int rle_sim_accept(int listener, rle_address *peer);
+ssize_t rle_sim_readv(int fd, const struct iovec *iov, int n);
+ssize_t rle_sim_writev(int fd, const struct iovec *iov, int n);
+void rle_sim_close(int fd);
+static inline ssize_t rle_receive(int fd, void *to, size_t n)
+{
+    if (rle_simulated()) return rle_sim_readv(fd, &(struct iovec){to, n}, 1);
+    return recv(fd, to, n, 0);
+}
+static inline ssize_t rle_transmit(int fd, const void *from, size_t n)
+{
+    if (rle_simulated()) return rle_sim_writev(fd, &(struct iovec){(void *)from, n}, 1);
+    return send(fd, from, n, MSG_NOSIGNAL);
+}
+void rle_sim_credentials(int fd, pid_t *pid, uid_t *uid);
 
 /* A new connection of a listener: descriptor with the flags above, or -1 and errno. */
 int rle_accept(int listener, rle_address *peer);
