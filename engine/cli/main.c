@@ -216,6 +216,37 @@ static int run_program(lua_State *L)
     return 0;
 }
 
+/* Run it, and report a failure; what lua_cpcall calls may run out of memory at once. */
+static int run_protected(lua_State *L)
+{
+    program *p = lua_touserdata(L, 1);
+    lua_pushcfunction(L, run_program);
+    lua_pushlightuserdata(L, p);
+    if (rle_cli_call(L, 1, 0) != 0) p->code = failed(L);
+    return 0;
+}
+
+/* Lua's own memory, when tests order that it fails. */
+typedef struct allocator {
+    lua_Alloc f;
+    void *ud;
+} allocator;
+
+static void *failing_alloc(void *ud, void *block, size_t before, size_t after)
+{
+    const allocator *own = ud;
+    if (after > before && rle_fault_hits(RLE_FAULT_LUA)) return NULL;
+    return own->f(own->ud, block, before, after);
+}
+
+static void share_faults(lua_State *L)
+{
+    static allocator own; /* for as long as the state */
+    if (!rle_fault_left(RLE_FAULT_LUA)) return;
+    own.f = lua_getallocf(L, &own.ud);
+    lua_setallocf(L, failing_alloc, &own);
+}
+
 int main(int argc, char **argv)
 {
     rle_fault_from_environment();
@@ -246,9 +277,11 @@ int main(int argc, char **argv)
         fprintf(stderr, RLE_PROGRAM ": cannot create a Lua state: out of memory\n");
         return EX_OSERR;
     }
-    lua_pushcfunction(L, run_program);
-    lua_pushlightuserdata(L, &p);
-    if (rle_cli_call(L, 1, 0) != 0) p.code = failed(L);
+    share_faults(L);
+    if (lua_cpcall(L, run_protected, &p) != 0) { /* not even the report could be made */
+        fprintf(stderr, RLE_PROGRAM ": not enough memory\n");
+        p.code = EX_OSERR;
+    }
     rle_cli_print_memory();
     lua_close(L);
     rle_cli_interrupt_fini();

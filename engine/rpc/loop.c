@@ -374,7 +374,9 @@ rle_status rle_evloop_init(rle_evloop *l)
     }
     if (!l->wake_watch || !l->alarm_watch || !rle_watch_on(l->wake_watch) ||
         !rle_watch_on(l->alarm_watch)) {
-        rle_status s = rle_fail(RLE_RESOURCE_EXHAUSTED, "no event loop: %s", strerror(errno));
+        rle_status s = errno == ENOMEM ? rle_oom(sizeof *l, "event loop")
+                                       : rle_fail(RLE_RESOURCE_EXHAUSTED,
+                                                  "no event loop: %s", strerror(errno));
         rle_evloop_fini(l);
         return s;
     }

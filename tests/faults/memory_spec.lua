@@ -1,0 +1,97 @@
+-- A program whose memory, Lua's or the engine's, or whose calls of the system fail at every place
+-- while it starts, listens and stops: it ends with a code and words that say so, and never by a
+-- signal. The same places of calls, references and weights are in tests/c/test_rpc_alloc.c.
+package.path = "tests/support/?.lua;" .. package.path
+local figure = require "figure"
+local process = require "process"
+
+local full = os.getenv "RLE_FULL"
+
+describe("F21: a program that starts", function()
+  local folder, script
+
+  setup(function()
+    folder = process.folder()
+    script = ([[
+      local rpc = require("rlengine").rpc
+      rpc.init{ name = "a", listen = "unix:%s/a.sock", token = ("x"):rep(32) }
+      rpc.register("f", function(x) return x end)
+      rpc.shutdown()]]):format(folder)
+    process.write(folder .. "/start.lua", script)
+  end)
+  teardown(function() process.remove(folder) end)
+
+  local function start(fault)
+    local r = process.run({ process.program(), folder .. "/start.lua" },
+      { env = { RL_FAULT = fault } })
+    assert.is_nil(r.signal, ("%s: killed by signal %s: %s"):format(fault, r.signal or "", r.err))
+    return r.code, r.err
+  end
+
+  -- Calls check(code, words, fault) for each place, until nothing fails any more.
+  local function everywhere(kind, suffix, step, check)
+    local place, runs = 1, 0
+    while true do
+      local fault = kind .. ":" .. place .. suffix
+      local code, words = start(fault)
+      runs = runs + 1
+      check(code, words, fault)
+      -- Some places can be done without, so that it starts is not the end.
+      if code == 0 and place > step.beyond then return runs end
+      place = step.next(place)
+    end
+  end
+
+  local each = { next = function(n) return n + 1 end, beyond = 30 }
+  local some = {
+    next = function(n) return full and n + 7 or math.floor(n * 2.1) + 1 end, beyond = 6000
+  }
+
+  it("without memory for the engine says what it wanted it for and exits with 71", function()
+    local runs = everywhere("alloc", "+", each, function(code, words, fault)
+      if code == 0 then return end
+      assert.equal(71, code, fault .. ": " .. words)
+      assert.matches('^rlengine: RESOURCE_EXHAUSTED: out of memory: wanted %d+ bytes for "[^"\n]+"\n',
+        words, fault)
+    end)
+    figure("F21", "the engine's memory ends at each of %d places of a start: exit 71, no crash",
+      runs - 1)
+  end)
+
+  it("and lacks it once goes on, or says the same", function()
+    everywhere("alloc", "", each, function(code, words, fault)
+      if code ~= 0 then
+        assert.equal(71, code, fault .. ": " .. words)
+        assert.matches("out of memory: wanted %d+ bytes for ", words, fault)
+      end
+    end)
+  end)
+
+  it("without memory for Lua exits with 71", function()
+    local runs = everywhere("lua", "+", some, function(code, words, fault)
+      if code == 0 then return end
+      assert.equal(71, code, fault .. ": " .. words)
+      assert.matches("not enough memory", words, fault)
+    end)
+    figure("F21", "Lua's memory ends at %d places of a start: exit 71, no crash", runs - 1)
+  end)
+
+  it("and lacks that once fails as a script does", function()
+    everywhere("lua", "", some, function(code, words, fault)
+      if code ~= 0 then
+        assert.is_true(code == 71 or code == 1, fault .. ": " .. code)
+        assert.matches("not enough memory", words, fault)
+      end
+    end)
+  end)
+
+  it("whose calls of the system fail says which", function()
+    for _, suffix in ipairs { "", "+" } do
+      everywhere("io", suffix, { next = each.next, beyond = 10 }, function(code, words, fault)
+        if code == 0 then return end
+        assert.is_true(code == 69 or code == 71 or code == 1, fault .. ": " .. code)
+        assert.matches("^rlengine: [%u_]+: %l[^\n]+\n", words, fault)
+      end)
+    end
+  end)
+end)
