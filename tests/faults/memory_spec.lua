@@ -51,7 +51,7 @@ describe("F21: a program that starts", function()
     local runs = everywhere("alloc", "+", each, function(code, words, fault)
       if code == 0 then return end
       assert.equal(71, code, fault .. ": " .. words)
-      assert.matches('^rlengine: RESOURCE_EXHAUSTED: out of memory: wanted %d+ bytes for "[^"\n]+"\n',
+      assert.matches('^rlengine: RESOURCE_EXHAUSTED: out of memory: wanted %d+ bytes for "[^"]+"\n',
         words, fault)
     end)
     figure("F21", "the engine's memory ends at each of %d places of a start: exit 71, no crash",
