@@ -75,4 +75,28 @@ static inline void expect_error(rle_rpc *rpc, rle_future *f, rle_status code,
     rle_future_release(rpc, f);
 }
 
+/* A call on an object, of which only that connection knows. */
+static inline rle_future *call_object(rle_rpc *rpc, rle_peer *to, uint64_t session)
+{
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "f", 1);
+    rle_encode_integer(&e, 1);
+    rle_call_spec spec = {.peer = to, .method = "f", .session = session};
+    rle_future *f = NULL;
+    assert_int_equal(rle_rpc_call(rpc, &spec, &e, &f), RLE_OK);
+    rle_encoder_fini(&e);
+    return f;
+}
+
+/* A clock that can be moved forward. */
+static int64_t clock_ahead;
+static inline int64_t shifted(void *self)
+{
+    (void)self;
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + clock_ahead;
+}
+
 #endif
