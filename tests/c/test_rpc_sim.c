@@ -150,6 +150,9 @@ static void serve(actor *a)
     }
     while (rle_rpc_next_dropped(a->rpc)) {
     }
+    rle_member_change change;
+    while (rle_rpc_next_member(a->rpc, &change)) {
+    }
 }
 
 /* ---- calling ---- */
