@@ -65,8 +65,8 @@ end
 function Agent:report_reward(id, reward) self.rewards:report(id, reward) end
 -- An observer was lost within an episode: that one does not count.
 function Agent:drop(id)
-  self.rewards:drop(id)
   self.saved_log_probs[id] = {}
+  return self.rewards:drop(id)
 end
 function Agent:finish_episode(totals)
   local log_probs, weights = {}, {}
@@ -96,7 +96,7 @@ rl.launch {
     local loop = rl.episode.new {
       observers = agent.observers, with = { rpc.rref(agent) }, device = agent.device,
       cleanup = rl.cleanup.per_episode { empty_cache = false, collect = true },
-      drop = function(_, id) agent:drop(id) end,
+      drop = function(_, id) return agent:drop(id) end,
       finish = function(_, totals) agent:finish_episode(totals) end,
       report = function(self)
         solved = agent.running.value > args.target

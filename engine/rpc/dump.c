@@ -27,9 +27,16 @@ static double seconds(int64_t span)
 
 static const char *state_name(const rle_conn *conn)
 {
-    static const char *const names[] = {"connecting", "greeting", "proving", "open",
-                                        "dead"};
-    return names[conn->state];
+    switch (conn->state) {
+    case RLE_CONN_CONNECTING:
+        return "connecting";
+    case RLE_CONN_OPEN:
+        return "open";
+    case RLE_CONN_DEAD:
+        return "closed";
+    default:
+        return "shaking hands";
+    }
 }
 
 static void one_future(rle_writer *w, const rle_future *f, int64_t now)

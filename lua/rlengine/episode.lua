@@ -3,7 +3,7 @@
 --   local loop = rl.episode.new{
 --     observers = agent.observers,             -- remote references
 --     with = { rpc.rref(agent) },              -- what every observer's run_episode gets
---     drop = function(loop, i) agent:drop(i) end,
+--     drop = function(loop, i) return agent.rewards:drop(i) end,
 --     finish = function(loop, results) agent:finish_episode() end,
 --   }
 --   for _ = 1, 500 do loop:run() end
@@ -80,7 +80,11 @@ function Loop:wait(futures)
       results[#results + 1], finished[#finished + 1] = (c.values(future)), i
     else
       if self.crew:failed(i, err) then lost = err else own[#own + 1] = err end
-      self:drop(i, err)
+      local steps = self:drop(i, err)
+      if type(steps) == "number" and steps > 0 then
+        core.launch.log(('worker "%s": %d step%s of an unfinished episode dropped'):format(
+          self.observers[i]:owner(), steps, steps == 1 and "" or "s"))
+      end
       self.dropped[i] = true
     end
   end
@@ -95,7 +99,8 @@ function Loop:wait(futures)
 end
 
 --- Observer i did not finish its episode: forget what it has reported of it. May come once more
--- before it plays again. Nothing unless the script says what.
+-- before it plays again. Returns how many steps that were, for the log. Nothing unless the script
+-- says what.
 function Loop.drop() end
 
 --- Learn from the episode. Nothing unless the script says what.

@@ -9,7 +9,7 @@ local rpc = rl.rpc
 -- An observer that asks the trainer which key to count next, and tells how that went.
 local CALLER = [[
 local rpc = require("rlengine").rpc
-rpc.init { name = "obs_3", connect = %q, token = %q, heartbeat = 0.3, timeout = 1,
+rpc.init { name = "obs_3", connect = %q, token = %q, heartbeat = 0.3, timeout = 5,
   reconnect_for = 20 }
 local told = {}
 while true do

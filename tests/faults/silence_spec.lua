@@ -3,7 +3,6 @@ package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
 local faults = require "faults"
 local figure = require "figure"
-local process = require "process"
 local rpc = rl.rpc
 local fails = faults.fails
 
@@ -39,7 +38,7 @@ describe("an observer that is stopped", function()
     assert.is_true(back < 5, back)
     assert.equal(1, life) -- nothing of the life before is asked for again
     figure("F04", "noticed after %.2f s (timeout 1 s), back %.2f s after it went on", took, back)
-  end))
+  end, { timeout = 1 }))
 end)
 
 describe("an observer that computes", function()
@@ -59,7 +58,7 @@ describe("an observer that computes", function()
         select(2, world:logged(('worker "obs_%d" is alive but'):format(i))))
     end
     figure("F05", "%d observers compute for %d s each, peer timeout 1 s: 0 disconnects", many, span)
-  end, { busy_after = faults.count(1, 20), seconds = 60 }))
+  end, { timeout = 1, busy_after = faults.count(1, 20), seconds = 60 }))
 end)
 
 -- An observer that asks for something long, again and again, and says how that went.
@@ -101,7 +100,7 @@ describe("a line that says nothing any more", function()
     assert.equal(1, rpc.rpc_sync("obs_3", "echo", 1))
     figure("F10", "half-open TCP: noticed after %.2f s here, %.2f s there (timeout 1 s, ping "
       .. "after 0.3 s)", here, there)
-  end, { listen = "tcp://127.0.0.1:0" }))
+  end, { timeout = 1, listen = "tcp://127.0.0.1:0" }))
 
   it("F13: is slow, uneven and narrow, and nobody is lost", faults.row(function(world)
     local function run(proxy)

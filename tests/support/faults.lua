@@ -146,7 +146,7 @@ function World:start(name, body, more, through)
   local address = group.address
   group.address = through or address
   local worker = group:start(name, BOTH:format(group.folder) .. (body or ""),
-    "heartbeat = 0.3, timeout = 1, " .. (more or ""))
+    ("heartbeat = 0.3, timeout = %g, "):format(self.timeout) .. (more or ""))
   group.address = address
   return self:worker(worker)
 end
@@ -206,7 +206,7 @@ end
 function faults.lines(text)
   local list = {}
   for line in text:gmatch "[^\n]+" do
-    local stamp, rest = line:match "^(%d+%.%d%d%d%d%d%d) (.*)$"
+    local stamp, rest = line:match "^(%d+%.%d%d%d%d%d%d)%s(.*)$"
     list[#list + 1] = { time = tonumber(stamp), text = rest or line }
   end
   return list
@@ -397,11 +397,12 @@ end
 -- ---- rows -------------------------------------------------------------------
 
 --- A test's function: body(world), then the invariants.
--- @param options of rpc.init for this process (heartbeat 0.3, timeout 1 unless given);
+-- @param options of rpc.init for this process (heartbeat 0.3, timeout 5 unless given; the
+--   latter for every worker);
 --   seconds: until it is interrupted (30); ten times as long in full form
 function faults.row(body, options)
   return function()
-    local init = { name = "trainer", heartbeat = 0.3, timeout = 1 }
+    local init = { name = "trainer", heartbeat = 0.3, timeout = 5 }
     local seconds = faults.count(30, 300)
     for key, value in pairs(options or {}) do
       if key == "seconds" then
@@ -411,7 +412,7 @@ function faults.row(body, options)
       end
     end
     local world = setmetatable({ watched = {}, ends = {}, proxies = {}, applied = {},
-      expected = {}, scripts = 0 }, World)
+      expected = {}, scripts = 0, timeout = init.timeout }, World)
     local folder = process.folder()
     world.log = folder .. "/log"
     process.write(world.log, "")
