@@ -273,9 +273,11 @@ rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
     if (rc == 0) rc = getsockname(fd, (struct sockaddr *)&sa, &len);
     if (rc < 0) {
         int why = errno;
+        char holder[96] = "";
         close(fd);
-        return rle_fail(RLE_UNAVAILABLE, "cannot listen on %s: %s", at->shown,
-                        why == EADDRINUSE ? "address already in use" : strerror(why));
+        if (why == EADDRINUSE) rle_address_holder(at, holder, sizeof holder);
+        return rle_fail(RLE_UNAVAILABLE, "cannot listen on %s: %s%s", at->shown,
+                        why == EADDRINUSE ? "address already in use" : strerror(why), holder);
     }
     if (at->is_unix)
         *bound = *at;

@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include "figure.h"
+
 static void both_sides_learn_each_other(void **state)
 {
     (void)state;
@@ -390,7 +392,7 @@ static void what_others_could_reach_is_refused(void **state)
     rle_rpc_free(b);
 }
 
-static void a_folder_is_made_and_a_dead_socket_taken_over(void **state)
+static void f37_a_folder_is_made_and_a_dead_socket_taken_over(void **state)
 {
     (void)state;
     char address[128], path[128];
@@ -404,7 +406,9 @@ static void a_folder_is_made_and_a_dead_socket_taken_over(void **state)
     rle_rpc *b = worker("b", NULL);
     assert_int_equal(rle_rpc_listen(b, address, NULL), RLE_UNAVAILABLE);
     char want[256];
-    snprintf(want, sizeof want, "cannot listen on %s: address already in use", address);
+    snprintf(want, sizeof want,
+             "cannot listen on %s: address already in use by pid %d (test_rpc_handsh)", address,
+             (int)getpid());
     assert_string_equal(rle_message(), want);
     rle_rpc_free(b);
     rle_rpc_free(a);
@@ -420,15 +424,23 @@ static void a_folder_is_made_and_a_dead_socket_taken_over(void **state)
     rmdir(path);
 }
 
-static void ports_in_use_are_named(void **state)
+static void f37_ports_in_use_are_named(void **state)
 {
     (void)state;
     rle_rpc *a = worker("a", NULL), *b = worker("b", NULL);
     char bound[RLE_ADDRESS_MAX], want[256];
-    assert_int_equal(rle_rpc_listen(a, "127.0.0.1:0", bound), RLE_OK);
-    assert_int_equal(rle_rpc_listen(b, bound, NULL), RLE_UNAVAILABLE);
-    snprintf(want, sizeof want, "cannot listen on %s: address already in use", bound + 6);
-    assert_string_equal(rle_message(), want);
+    static const char *const any[] = {"127.0.0.1:0", "[::1]:0"};
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(rle_rpc_listen(a, any[i], bound), RLE_OK);
+        int64_t began = rle_now();
+        assert_int_equal(rle_rpc_listen(b, bound, NULL), RLE_UNAVAILABLE);
+        figure("F37", "%s: in use, said after %.1f ms", any[i],
+               (double)(rle_now() - began) / 1e6);
+        snprintf(want, sizeof want,
+                 "cannot listen on %s: address already in use by pid %d (test_rpc_handsh)",
+                 bound + 6, (int)getpid());
+        assert_string_equal(rle_message(), want);
+    }
     rle_rpc_free(a);
     rle_rpc_free(b);
 }
@@ -465,8 +477,8 @@ int main(void)
         TEST(binary_tokens_may_end_like_lines),
         TEST(addresses_are_read),
         TEST(what_others_could_reach_is_refused),
-        TEST(a_folder_is_made_and_a_dead_socket_taken_over),
-        TEST(ports_in_use_are_named),
+        TEST(f37_a_folder_is_made_and_a_dead_socket_taken_over),
+        TEST(f37_ports_in_use_are_named),
         TEST(names_have_64_plain_letters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
