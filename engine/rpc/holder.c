@@ -1,17 +1,15 @@
 /* holder.c - who listens at an address that is taken, as far as /proc tells. */
 #include <dirent.h>
-#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "rpc/transport.h"
 
-/* Looking through every descriptor of a big machine is not worth more than this. */
-#define SEARCH_TIME INT64_C(50000000)
+/* So many descriptors of others are looked at, some 50 ms: a big machine has more. */
+enum { SEARCH_LIMIT = 20000 };
 
 /* Inode of the socket that listens at the port, in /proc/net/tcp or tcp6; 0: none. At
  * which of the machine's addresses is of no matter: we could not have it. */
@@ -24,8 +22,10 @@ static unsigned long listener_inode(const char *table, unsigned port)
     while (!found && fgets(line, sizeof line, f)) {
         unsigned local, state;
         unsigned long inode;
-        /* sl local:port remote:port state queues timer retransmissions user timeout inode */
-        if (sscanf(line, " %*u: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*s %*s %lu",
+        /* sl local:port remote:port state queues timer retransmissions user timeout inode
+         */
+        if (sscanf(line,
+                   " %*u: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x %*s %*s %*s %*s %*s %lu",
                    &local, &state, &inode) == 3 &&
             local == port && state == 0x0a)
             found = inode;
@@ -34,7 +34,7 @@ static unsigned long listener_inode(const char *table, unsigned port)
     return found;
 }
 
-static bool holds(const char *pid, const char *want)
+static bool holds(const char *pid, const char *want, int *looked)
 {
     char path[300], link[64];
     bool found = false;
@@ -44,6 +44,7 @@ static bool holds(const char *pid, const char *want)
     for (const struct dirent *e; !found && (e = readdir(d));) {
         snprintf(path, sizeof path, "/proc/%.20s/fd/%.20s", pid, e->d_name);
         ssize_t n = readlink(path, link, sizeof link - 1);
+        ++*looked;
         if (n <= 0) continue;
         link[n] = 0;
         found = strcmp(link, want) == 0;
@@ -56,12 +57,12 @@ static pid_t process_with_socket(unsigned long inode)
 {
     char want[64];
     pid_t found = 0;
-    int64_t end = rle_now() + SEARCH_TIME;
+    int looked = 0;
     snprintf(want, sizeof want, "socket:[%lu]", inode);
     DIR *d = opendir("/proc");
     if (!d) return 0;
-    for (const struct dirent *e; !found && rle_now() < end && (e = readdir(d));)
-        if (e->d_name[0] >= '1' && e->d_name[0] <= '9' && holds(e->d_name, want))
+    for (const struct dirent *e; !found && looked < SEARCH_LIMIT && (e = readdir(d));)
+        if (e->d_name[0] >= '1' && e->d_name[0] <= '9' && holds(e->d_name, want, &looked))
             found = (pid_t)strtol(e->d_name, NULL, 10);
     closedir(d);
     return found;

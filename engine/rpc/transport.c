@@ -277,7 +277,8 @@ rle_status rle_listen(const rle_address *at, bool insecure_network, int *out,
         close(fd);
         if (why == EADDRINUSE) rle_address_holder(at, holder, sizeof holder);
         return rle_fail(RLE_UNAVAILABLE, "cannot listen on %s: %s%s", at->shown,
-                        why == EADDRINUSE ? "address already in use" : strerror(why), holder);
+                        why == EADDRINUSE ? "address already in use" : strerror(why),
+                        holder);
     }
     if (at->is_unix)
         *bound = *at;

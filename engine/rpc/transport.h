@@ -68,8 +68,8 @@ void rle_address_from_sockaddr(const struct sockaddr *sa, socklen_t len, rle_add
  * UNAVAILABLE: address in use; FAILED_PRECONDITION: open to others. */
 rle_status rle_listen(const rle_address *at, bool insecure_network, int *fd,
                       rle_address *bound);
-/* Who listens at an address that is in use: " by pid 4242 (rlengine)", or "" when /proc does
- * not tell. */
+/* Who listens at an address that is in use: " by pid 4242 (rlengine)", or "" when /proc
+ * does not tell. */
 void rle_address_holder(const rle_address *at, char *out, size_t size);
 /* FAILED_PRECONDITION unless the address is of this machine or `insecure_network`. */
 rle_status rle_address_allowed(const rle_address *at, bool insecure_network,
