@@ -104,6 +104,7 @@ static int rpc_workers(lua_State *L)
         rle_lua_push_incarnation(L, p->incarnation);
         lua_setfield(L, -2, "incarnation");
         set_flag(L, "connected", p->connected);
+        set_flag(L, "reconnecting", p->sought);
         set_flag(L, "left", p->left);
         set_count(L, "pid", (uint64_t)p->pid);
         set_number(L, "silent", (double)p->silent / 1e9);

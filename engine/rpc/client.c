@@ -234,7 +234,12 @@ static void submit(rle_future *f, rle_encoder *e, bool its_turn)
         bool sought = rle_link_seeks(peer);
         if (!sought && !peer->opening && peer->addresses) rle_peer_open(peer);
         /* A name never seen may be a worker that has yet to join. */
-        if (sought || peer->opening || (!peer->known && rpc->listener_count))
+        if (sought && peer->held_count >= RLE_CALLS_HARD)
+            rle_future_fail(f, RLE_RESOURCE_EXHAUSTED, RLE_OUTCOME_NOT_EXECUTED,
+                            "%d calls wait for \"%s\" to come back, \"%s\" was not sent "
+                            "(outcome: not executed)",
+                            RLE_CALLS_HARD, peer->name, f->method);
+        else if (sought || peer->opening || (!peer->known && rpc->listener_count))
             hold(f, e, NULL);
         else if (!peer->conn)
             fail_unreachable(f);

@@ -185,8 +185,8 @@ void rle_handshake_give_up(rle_conn *conn, rle_status code)
         conn->result->done = true;
         conn->result->status = code;
         snprintf(conn->result->message, sizeof conn->result->message, "%s", text);
-    } else if (!looked_for) {
-        rle_log(RLE_LOG_WARN, "%s: %s", conn->address.shown, text);
+    } else {
+        rle_log(looked_for ? RLE_LOG_DEBUG : RLE_LOG_WARN, "%s: %s", conn->address.shown, text);
     }
     if (code == RLE_ABORTED && peer) {
         /* Both sides connected to each other; the other connection is the one that stays,

@@ -126,6 +126,7 @@ size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max)
             info->pid = p->pid;
             const rle_conn *conn = p->conn;
             info->connected = conn && !conn->going_away;
+            info->sought = rle_link_seeks(p);
             info->left = p->left || (conn && conn->going_away);
             if (!conn) continue;
             info->incarnation = conn->incarnation;

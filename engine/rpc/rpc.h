@@ -124,6 +124,7 @@ uint64_t rle_rpc_incarnation(const rle_rpc *rpc);
 typedef struct rle_peer_info {
     char name[RLE_NAME_MAX + 1];
     bool connected, left; /* left: it said goodbye */
+    bool sought;          /* we lost it and look for it */
     uint64_t incarnation; /* of its connection, or 0 */
     pid_t pid;
     char address[RLE_ADDRESS_MAX];

@@ -14,6 +14,10 @@
 -- Calls are executed at most once. A call that fails raises an error object with `code`,
 -- `worker` and `method` where it first happened, `traceback`, `via` (workers it passed
 -- through), and for calls that got lost `outcome`: "not executed" or "unknown".
+--
+-- A worker that this one connected to and lost is looked for (rpc.init: reconnect_for). Calls that
+-- were open fail, calls made meanwhile wait until it is back, and references to objects of before
+-- are gone: rpc.on_join is where to make them anew, rpc.retry what makes a lost call again.
 
 local core = require "rlengine.core"
 local options = require "rlengine.options"
@@ -308,8 +312,8 @@ function rpc.worker_info(name)
   end
 end
 
---- Every other worker met so far, by name: {name, incarnation, connected, left, pid, address,
--- silent (seconds), calls_to, calls_from, references, bytes_in, bytes_out}.
+--- Every other worker met so far, by name: {name, incarnation, connected, reconnecting, left, pid,
+-- address, silent (seconds), calls_to, calls_from, references, bytes_in, bytes_out}.
 function rpc.workers()
   local list = c.workers()
   table.sort(list, function(a, b) return a.name < b.name end)

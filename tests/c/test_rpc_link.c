@@ -384,6 +384,24 @@ static void calls_not_sent_yet_go_over_the_new_connection(void **state)
     rle_rpc_free(a);
 }
 
+static void only_so_many_calls_wait_for_its_return(void **state)
+{
+    (void)state;
+    rle_rpc *a = listener(NULL), *b = worker("b", NULL);
+    rle_peer *to_a = join(b, test_address, a);
+    rle_rpc_free(a);
+    assert_true(until_connected(b, to_a, false, NULL));
+    for (int i = 0; i < RLE_CALLS_HARD; i++) {
+        rle_future *f = call(b, to_a, "f", i);
+        assert_int_equal(rle_future_status(b, f), RLE_FUTURE_PENDING);
+        rle_future_release(b, f);
+    }
+    expect_error(b, call(b, to_a, "f", 1), RLE_RESOURCE_EXHAUSTED, RLE_OUTCOME_NOT_EXECUTED,
+                 "10000 calls wait for \"a\" to come back, \"f\" was not sent (outcome: not "
+                 "executed)");
+    rle_rpc_free(b);
+}
+
 static void a_call_waits_no_longer_than_its_deadline(void **state)
 {
     (void)state;
@@ -426,6 +444,7 @@ int main(void)
         TEST(pauses_double_up_to_5_seconds_and_are_stretched),
         TEST(nothing_of_an_old_connection_is_applied),
         TEST(calls_not_sent_yet_go_over_the_new_connection),
+        TEST(only_so_many_calls_wait_for_its_return),
         TEST(a_call_waits_no_longer_than_its_deadline),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
