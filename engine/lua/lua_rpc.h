@@ -28,6 +28,7 @@
 
 #include "lua/lua_internal.h"
 
+#include "rpc/map.h"
 #include "rpc/rpc.h"
 
 enum { RLE_LUA_RPC_DEPTH = 30 }; /* waits inside each other outside of handlers */
@@ -58,6 +59,14 @@ struct rle_lua_handler {
     rle_lua_handler *all_next, **all_at; /* every one that is not in the pool */
 };
 
+/* Batched functions that were called (lua_rpc_batch.h). */
+typedef struct rle_lua_batches {
+    struct rle_lua_batch *first; /* of all */
+    rle_map by_key;              /* object and name -> the first of them */
+    rle_map names; /* hashes of names that were declared as batched; they outlive a worker */
+    size_t eager;  /* those that are due when there is nothing else to do */
+} rle_lua_batches;
+
 typedef struct rle_lua_rpc {
     rle_rpc *rpc; /* NULL: not running */
     uint32_t generation;
@@ -78,6 +87,7 @@ typedef struct rle_lua_rpc {
     uint64_t from_session;
     /* of the references to objects of the receiver in what was encoded last; 0: none */
     uint64_t home_session;
+    rle_lua_batches batched;
 } rle_lua_rpc;
 
 extern rle_lua_rpc rle_lua_rpc_state;

@@ -7,12 +7,12 @@
 #include "base/mem.h"
 #include "device/device.h"
 #include "device/stream.h"
-#include "rpc/map.h"
 
-static rle_lua_batch *batches; /* all */
-static rle_map by_key;         /* key -> the first of them */
-static rle_map names;          /* hash of a name that was declared as batched somewhere */
-static size_t eager;           /* those with when_idle */
+/* All of them, and what is known of their names. */
+static rle_lua_batches *all(void)
+{
+    return &rle_lua_rpc_state.batched;
+}
 
 static uint64_t key_of(uint64_t object, uint64_t name)
 {
@@ -21,7 +21,7 @@ static uint64_t key_of(uint64_t object, uint64_t name)
 
 static rle_lua_batch *find(uint64_t object, const char *method, uint64_t name)
 {
-    rle_map_slot *slot = rle_map_get(&by_key, key_of(object, name));
+    rle_map_slot *slot = rle_map_get(&all()->by_key, key_of(object, name));
     for (rle_lua_batch *b = slot ? slot->v.pointer : NULL; b; b = b->next_same)
         if (b->object == object && !b->retired && strcmp(b->method, method) == 0)
             return b;
@@ -113,15 +113,15 @@ void rle_batch_buffer_done(rle_lua_batch *b, rle_batch_buffer *buffer)
 
 static void unlink_batch(rle_lua_batch *b)
 {
-    rle_lua_batch **at = &batches;
+    rle_lua_batch **at = &all()->first;
     while (*at != b) at = &(*at)->next;
     *at = b->next;
-    rle_map_slot *slot = rle_map_get(&by_key, b->key);
+    rle_map_slot *slot = rle_map_get(&all()->by_key, b->key);
     at = (rle_lua_batch **)&slot->v.pointer;
     while (*at != b) at = &(*at)->next_same;
     *at = b->next_same;
-    if (!slot->v.pointer) rle_map_delete(&by_key, b->key);
-    if (b->when_idle) eager--;
+    if (!slot->v.pointer) rle_map_delete(&all()->by_key, b->key);
+    if (b->when_idle) all()->eager--;
 }
 
 static void batch_free(lua_State *L, rle_lua_batch *b)
@@ -147,7 +147,7 @@ void rle_lua_batch_settle(lua_State *L, rle_lua_batch *b)
 
 void rle_lua_batch_drop_object(lua_State *L, uint64_t object)
 {
-    for (rle_lua_batch *b = batches, *next; b; b = next) {
+    for (rle_lua_batch *b = all()->first, *next; b; b = next) {
         next = b->next;
         if (b->object != object) continue;
         b->retired = true;
@@ -157,17 +157,17 @@ void rle_lua_batch_drop_object(lua_State *L, uint64_t object)
 
 void rle_lua_batch_drop_all(lua_State *L)
 {
-    while (batches) batch_free(L, batches);
-    rle_map_fini(&by_key);
+    while (all()->first) batch_free(L, all()->first);
+    rle_map_fini(&all()->by_key);
 }
 
 bool rle_lua_batch_idle(rle_lua_rpc *s)
 {
     rle_rpc *rpc = s->rpc;
-    if (!eager || !rle_rpc_batches_eager(rpc)) return false;
+    if (!s->batched.eager || !rle_rpc_batches_eager(rpc)) return false;
     s->work = rle_rpc_turn(rpc, false);
     if (s->work) return true;
-    for (const rle_lua_batch *b = batches; b; b = b->next) {
+    for (const rle_lua_batch *b = all()->first; b; b = b->next) {
         bool done = true;
         const rle_device *device = b->device;
         if (b->when_idle && device->streams &&
@@ -236,7 +236,7 @@ static rle_lua_batch *batch_new(lua_State *L, uint64_t object, const char *metho
                                 uint64_t name)
 {
     rle_lua_batch *b = rle_calloc(1, sizeof *b);
-    rle_map_slot *slot = b ? rle_map_put(&by_key, key_of(object, name)) : NULL;
+    rle_map_slot *slot = b ? rle_map_put(&all()->by_key, key_of(object, name)) : NULL;
     if (!slot) {
         rle_free(b);
         lua_pop(L, 1);
@@ -245,8 +245,8 @@ static rle_lua_batch *batch_new(lua_State *L, uint64_t object, const char *metho
     b->key = slot->key;
     b->object = object;
     snprintf(b->method, sizeof b->method, "%s", method);
-    b->next = batches;
-    batches = b;
+    b->next = all()->first;
+    all()->first = b;
     b->next_same = slot->v.pointer;
     slot->v.pointer = b;
     lua_pushcfunction(L, read_spec);
@@ -259,7 +259,7 @@ static rle_lua_batch *batch_new(lua_State *L, uint64_t object, const char *metho
         rle_free(b);
         return NULL;
     }
-    if (b->when_idle) eager++;
+    if (b->when_idle) all()->eager++;
     b->spec_ref = luaL_ref(L, LUA_REGISTRYINDEX);
     return b;
 }
@@ -406,9 +406,9 @@ bool rle_lua_batch_call(lua_State *L, rle_incoming *in, const rle_incoming_info 
                         const rle_decoder *decoder)
 {
     const rle_call_head *head = &info->head;
-    if (!names.used || head->construct) return false;
+    if (!all()->names.used || head->construct) return false;
     uint64_t name = rle_hash_name(head->method);
-    if (!rle_map_get(&names, name)) return false;
+    if (!rle_map_get(&all()->names, name)) return false;
     rle_lua_batch *b = find(head->object, head->method, name);
     if (!b || !rle_batch_knows(rle_lua_rpc_state.rpc, b->core, info->caller))
         b = resolve(L, info, name);
@@ -424,7 +424,7 @@ bool rle_lua_batch_call(lua_State *L, rle_incoming *in, const rle_incoming_info 
 
 bool rle_lua_batch_place(const rle_placement *p, void **data, void **handles)
 {
-    if (!names.used || !p->is_call || p->head.construct) return false;
+    if (!all()->names.used || !p->is_call || p->head.construct) return false;
     rle_lua_batch *b =
         find(p->head.object, p->head.method, rle_hash_name(p->head.method));
     if (!b || !rle_batch_knows(rle_lua_rpc_state.rpc, b->core, p->caller)) return false;
@@ -491,10 +491,10 @@ void rle_lua_batch_counters(lua_State *L, const rle_rpc_counters *c)
 static int batch_declare(lua_State *L)
 {
     const char *name = luaL_checkstring(L, 1);
-    rle_map_slot *slot = rle_map_put(&names, rle_hash_name(name));
+    rle_map_slot *slot = rle_map_put(&all()->names, rle_hash_name(name));
     if (!slot) rle_lua_check(L, rle_oom(sizeof *slot, "batched function"));
     slot->v.count = 1;
-    for (rle_lua_batch *b = batches, *next; b; b = next) {
+    for (rle_lua_batch *b = all()->first, *next; b; b = next) {
         next = b->next;
         if (strcmp(b->method, name) != 0) continue;
         b->retired = true;
