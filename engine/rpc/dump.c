@@ -60,9 +60,10 @@ static void one_incoming(rle_writer *w, const rle_incoming *in, int64_t now)
     char left[48] = "no deadline";
     if (in->deadline)
         snprintf(left, sizeof left, "%.3f s left", seconds(in->deadline - now));
+    const char *state = in->batch ? "in a batch" : in->started ? "started" : "queued";
     line(w, "    serves %" PRIu64 " \"%.*s\": %s%s%s, %s", in->id, in->head.method_len,
-         in->head.method, in->started ? "started" : "queued", in->waits ? ", waits" : "",
-         in->cancelled ? ", cancelled" : "", left);
+         in->head.method, state, in->waits ? ", waits" : "", in->cancelled ? ", cancelled" : "",
+         left);
 }
 
 static void one_conn(rle_writer *w, const rle_conn *conn, int64_t now)

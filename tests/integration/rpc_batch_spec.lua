@@ -104,7 +104,8 @@ describe("a batched function", function()
   end)
 
   it("returns tensors, lists and nil, and takes numbers and any values", function()
-    declare({ input = { "obs f32[2]", "id i64", "info any" }, delay = 5 },
+    local obs_input = { name = "obs", dtype = "f32", shape = { 2 } }
+    declare({ input = { obs_input, "id i64", "info any" }, delay = 5 },
       function(obs, id, info, batch)
         assert(obs.shape[1] == batch.rows and id.dtype == "i64" and #info == batch.calls)
         local said = {}
@@ -563,7 +564,8 @@ describe("rpc.batched", function()
     assert.matches('unknown option "inputs"; did you mean "input"%?',
       message(print, { inputs = {} }))
     assert.matches('input 1, "obs f33%[4%]"', message(print, { input = { "obs f33[4]" } }))
-    assert.matches("input 2 must be a text", message(print, { input = { "f32", {} } }))
+    assert.matches("input 2 must be a text", message(print, { input = { "f32", 1 } }))
+    assert.matches('input 1: unknown option "size"', message(print, { input = { { size = 1 } } }))
     assert.matches("sizes, from 1 on", message(print, { input = { "f32[0]" } }))
     assert.matches("size must be a whole number", message(print, { input = { "f32" }, size = 0.5 }))
     assert.matches("delay must be", message(print, { input = { "f32" }, delay = -1 }))

@@ -17,6 +17,7 @@
 --
 -- Its arguments are, for each entry of `input`, in order:
 --   "obs f32[4]"    a tensor f32[rows,4] of all rows; numbers will do where a row is "f32[]"
+--   {name = "obs", dtype = "f32", shape = {4}} means the same, for what a space says
 --   "name any"      a list with an entry for each call, of any value but tensors
 -- then `batch`, which has, until the function returns,
 --   rows, calls     how many
@@ -26,6 +27,9 @@
 --                   the caller, the number of its call and the row in it: what is drawn with
 --                   keys does not depend on who else is in the batch, or where
 -- The tensors lie in memory that the next batch is written to: keep copies, obs:clone().
+--
+-- A call that waits in a batch has been started: what its worker calls without waiting for its
+-- result may run before.
 --
 -- It returns tensors with a row for each row of the batch (each caller gets its own), lists
 -- with an entry for each call, or nil. A caller of a single row gets its row without the first
@@ -71,7 +75,14 @@ local info_meta = {
 
 -- ---- declaring ----
 
+local table_entry = { name = "string", dtype = "string", shape = "table" }
+
 local function parse_input(i, entry)
+  if type(entry) == "table" then
+    options.check(("rpc.batched: input %d"):format(i), entry, table_entry)
+    entry = ("%s %s[%s]"):format(entry.name or "argument_" .. i, entry.dtype or "f32",
+      table.concat(entry.shape or {}, ","))
+  end
   if type(entry) ~= "string" then
     fail("INVALID_ARGUMENT", 'rpc.batched: input %d must be a text like "obs f32[4]", got %s', i,
       type(entry))
@@ -87,7 +98,7 @@ local function parse_input(i, entry)
   end
   local shape = {}
   for size in sizes:gmatch "[^,]+" do shape[#shape + 1] = tonumber(size) end
-  if #shape > 7 or ("," .. sizes .. ","):find ",0*," and sizes ~= "" then
+  if #shape > 7 or sizes ~= "" and ("," .. sizes .. ","):find ",0*," then
     fail("INVALID_ARGUMENT", "rpc.batched: input %d: a row has at most 7 sizes, from 1 on, not %s",
       i, kind)
   end
