@@ -8,6 +8,8 @@
 #include "device/device.h"
 #include "device/stream.h"
 
+enum { KEPT_SIZES = 4 }; /* rows of a buffer that is kept, in sizes of a batch */
+
 /* All of them, and what is known of their names. */
 static rle_lua_batches *all(void)
 {
@@ -58,6 +60,12 @@ static rle_status allocate(const rle_lua_batch *b, rle_batch_buffer *buffer)
     return RLE_OK;
 }
 
+/* What a caller brought beyond that is not kept for the next batch. */
+static bool fits(const rle_lua_batch *b, size_t capacity)
+{
+    return capacity / KEPT_SIZES <= b->size;
+}
+
 rle_batch_buffer *rle_batch_buffer_new(rle_lua_batch *b, size_t capacity)
 {
     while (b->spare) {
@@ -73,7 +81,8 @@ rle_batch_buffer *rle_batch_buffer_new(rle_lua_batch *b, size_t capacity)
         return NULL;
     }
     if (capacity < b->capacity) capacity = b->capacity;
-    buffer->capacity = b->capacity = capacity;
+    buffer->capacity = capacity;
+    if (fits(b, capacity)) b->capacity = capacity;
     rle_writer_init(&buffer->values);
     rle_context *c = rle_context_current();
     uint8_t owner = c->owner;
@@ -98,7 +107,8 @@ bool rle_batch_buffer_held(const rle_lua_batch *b, const rle_batch_buffer *buffe
 
 void rle_batch_buffer_done(rle_lua_batch *b, rle_batch_buffer *buffer)
 {
-    if (b->spares >= RLE_BATCH_SPARE || rle_batch_buffer_held(b, buffer)) {
+    if (b->spares >= RLE_BATCH_SPARE || !fits(b, buffer->capacity) ||
+        rle_batch_buffer_held(b, buffer)) {
         buffer_free(buffer);
         return;
     }

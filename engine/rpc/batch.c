@@ -173,9 +173,9 @@ static void settle_callers(rle_batch *b, bool drop_absent)
     RLE_MAP_EACH(&b->callers, slot)
     {
         rle_batch_caller *c = slot->v.pointer;
-        if (!c->awaited) continue;
         bool came = c->waiting > 0;
         c->waiting = 0;
+        if (!c->awaited) continue;
         if (episode_over(c) || (drop_absent && !came && !has_queued_call(c->peer))) {
             c->awaited = false;
             b->awaited--;

@@ -328,6 +328,14 @@ describe("a batched function", function()
     assert.equal(4 * 100, rpc.rpc_sync("obs_1", "run", 1, 100))
     assert.equal(4 * 3 * 6, rpc.rpc_sync("obs_1", "run", 3, 3))
     assert.equal(100, flushes[1].rows)
+    assert.equal(4 * 6, rpc.rpc_sync("obs_1", "run", 3))
+    -- What was needed for one such call is not kept.
+    assert.equal(4 * 10000, rpc.rpc_sync("obs_1", "run", 1, 10000))
+    local rows = 0
+    for _, row in ipairs(rl.memory.report(rl.default_device())) do
+      if row.owner == "rpc" then rows = rows + row.bytes end
+    end
+    assert.is_true(rows < 10000 * 16, ("%d bytes of rows"):format(rows))
   end)
 
   it("leaves nobody waiting when episodes end at different times", function()
@@ -465,6 +473,11 @@ describe("a batch", function()
     assert.is_true(now.blocks - before.blocks < per / 10,
       ("%d blocks, then %d"):format(before.blocks, now.blocks))
     assert.is_true(rpc.counters().batches >= rounds * per)
+    local rows = 0 -- the memory of the rows is seen as what it is
+    for _, row in ipairs(rl.memory.report(device)) do
+      if row.owner == "rpc" then rows = rows + row.bytes end
+    end
+    assert.is_true(rows >= 64 * 4 * 4, ("%d bytes of rows"):format(rows))
     assert.equal(0, rpc.counters().calls)
   end)
 end)
