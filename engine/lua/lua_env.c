@@ -11,6 +11,7 @@
 #include <stdio.h>
 
 #include "base/log.h"
+#include "base/note.h"
 #include "tensor/tensor.h"
 
 #define HANDLE_MAGIC 0x726c652e456e7630u
@@ -156,6 +157,23 @@ static const void *check_action(lua_State *L, handle *h, double small[16])
 
 /* ---- reset and step ---- */
 
+/* Should it not come back, others are told where it is (base/note.h). */
+static rle_status noted_reset(handle *h, const uint64_t *seed, void *obs)
+{
+    rle_note_reset();
+    rle_status s = rle_env_reset(h->env, seed, obs);
+    rle_note_back();
+    return s;
+}
+
+static rle_status noted_step(handle *h, const void *action, void *obs, rle_step *out)
+{
+    rle_note_step(0);
+    rle_status s = rle_env_step(h->env, action, obs, out);
+    rle_note_back();
+    return s;
+}
+
 /* env.reset(handle, seed or nil) -> observation */
 static int env_reset(lua_State *L)
 {
@@ -165,13 +183,13 @@ static int env_reset(lua_State *L)
     bool seeded = rle_lua_env_seed(L, 2, rle_env_kind(h->env)->id, &seed);
     if (h->observations->kind == RLE_SPACE_DISCRETE) {
         int64_t obs;
-        rle_lua_check(L, rle_env_reset(h->env, seeded ? &seed : NULL, &obs));
+        rle_lua_check(L, noted_reset(h, seeded ? &seed : NULL, &obs));
         rle_lua_push_value(L, h->observations, &obs);
         return 1;
     }
     const rle_space *s = h->observations;
     rle_tensor *t = rle_lua_push_env_tensor(L, s->dtype, s->ndim, s->shape);
-    rle_lua_check(L, rle_env_reset(h->env, seeded ? &seed : NULL, t->a.data));
+    rle_lua_check(L, noted_reset(h, seeded ? &seed : NULL, t->a.data));
     rle_lua_to_default(L, -1, 1);
     return 1;
 }
@@ -215,11 +233,11 @@ static int env_step(lua_State *L)
     const rle_space *s = h->observations;
     if (s->kind == RLE_SPACE_DISCRETE) {
         int64_t obs;
-        rle_lua_check(L, rle_env_step(h->env, action, &obs, &step));
+        rle_lua_check(L, noted_step(h, action, &obs, &step));
         rle_lua_push_value(L, s, &obs);
     } else {
         rle_tensor *t = rle_lua_push_env_tensor(L, s->dtype, s->ndim, s->shape);
-        rle_lua_check(L, rle_env_step(h->env, action, t->a.data, &step));
+        rle_lua_check(L, noted_step(h, action, t->a.data, &step));
         rle_lua_to_default(L, -1, 1);
     }
     return 1 + push_step(L, &step);
@@ -255,12 +273,12 @@ static int env_step_into(lua_State *L)
     rle_tensor *t = check_target(L, 3, h->observations);
     const void *action = check_action(L, h, small);
     if (rle_tensor_device(t) == rle_device_cpu() && rle_tensor_is_contiguous(t)) {
-        rle_lua_check(L, rle_env_step(h->env, action, t->a.data, &step));
+        rle_lua_check(L, noted_step(h, action, t->a.data, &step));
         t->storage->version++; /* autograd sees that a saved tensor has changed */
     } else {
         size_t bytes = rle_space_bytes(h->observations);
         void *obs = rle_lua_scratch(L, small_obs, sizeof small_obs, bytes);
-        rle_lua_check(L, rle_env_step(h->env, action, obs, &step));
+        rle_lua_check(L, noted_step(h, action, obs, &step));
         rle_lua_check(L, rle_tensor_write_host(t, h->observations->dtype, obs));
     }
     return push_step(L, &step);
@@ -277,6 +295,8 @@ static int env_observation(lua_State *L)
     const char *id = luaL_checkstring(L, 3);
     long long step = (long long)luaL_checknumber(L, 4);
     char space[256], when[40];
+    if (!step) rle_note_reset(); /* it has just been */
+    rle_note_back();
     snprintf(when, sizeof when, step ? "step %lld" : "reset", step);
     if (s->kind == RLE_SPACE_DISCRETE) {
         int64_t v;
@@ -316,6 +336,7 @@ static int env_action(lua_State *L)
     int64_t bad = rle_space_outside(s, action);
     if (bad >= 0) rle_lua_check(L, rle_env_bad_action(s, id, step, action, bad));
     rle_lua_push_plain(L, s, action);
+    rle_note_step(step); /* is what follows */
     return 1;
 }
 
@@ -343,7 +364,7 @@ static rle_status view_reset(handle *h, double seed, void *obs)
 {
     RLE_TRY(view_ready(h));
     uint64_t number = seed < 0 ? 0 : (uint64_t)seed;
-    return rle_env_reset(h->env, seed < 0 ? NULL : &number, obs);
+    return noted_reset(h, seed < 0 ? NULL : &number, obs);
 }
 
 static rle_status view_step(handle *h, double action, void *obs, rle_step *out)
@@ -354,13 +375,13 @@ static rle_status view_step(handle *h, double action, void *obs, rle_step *out)
         return rle_fail(RLE_INVALID_ARGUMENT, "%s: step %lld: action %.14g is no integer",
                         rle_env_kind(h->env)->id, (long long)rle_env_elapsed(h->env) + 1,
                         action);
-    return rle_env_step(h->env, &choice, obs, out);
+    return noted_step(h, &choice, obs, out);
 }
 
 static rle_status view_step_box(handle *h, const void *action, void *obs, rle_step *out)
 {
     RLE_TRY(view_ready(h));
-    return rle_env_step(h->env, action, obs, out);
+    return noted_step(h, action, obs, out);
 }
 
 /* env.view(handle) -> the handle and the functions above as light userdata: handle,

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/note.h"
 #include "env/vecenv.h"
 #include "tensor/tensor.h"
 
@@ -110,7 +111,10 @@ static int vector_reset(lua_State *L)
     }
     rle_tensor *obs = rle_lua_push_env_tensor(L, batch->dtype, batch->ndim, batch->shape);
     if (mask) rle_lua_check(L, rle_lua_read_value(L, 4, batch, obs->a.data));
-    rle_lua_check(L, rle_vecenv_reset(h->v, seeded ? &seed : NULL, mask, obs->a.data));
+    rle_note_reset();
+    rle_status status = rle_vecenv_reset(h->v, seeded ? &seed : NULL, mask, obs->a.data);
+    rle_note_back();
+    rle_lua_check(L, status);
     rle_lua_to_default(L, -1, 1);
     return 1;
 }
@@ -146,7 +150,10 @@ static int vector_step(lua_State *L)
     rle_vecstep out = {obs->a.data,       final ? final->a.data : NULL,
                        reward->a.data,    terminated->a.data,
                        truncated->a.data, was_reset->a.data};
-    rle_lua_check(L, rle_vecenv_step(h->v, actions, &out));
+    rle_note_step(0);
+    status = rle_vecenv_step(h->v, actions, &out);
+    rle_note_back();
+    rle_lua_check(L, status);
     rle_lua_to_default(L, -6, 6);
     return 6;
 }

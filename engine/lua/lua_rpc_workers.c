@@ -108,6 +108,8 @@ static int rpc_workers(lua_State *L)
         set_flag(L, "left", p->left);
         set_count(L, "pid", (uint64_t)p->pid);
         set_number(L, "silent", (double)p->silent / 1e9);
+        lua_pushstring(L, p->note);
+        lua_setfield(L, -2, "doing");
         set_count(L, "calls_to", (uint64_t)p->calls_to);
         set_count(L, "calls_from", (uint64_t)p->calls_from);
         set_count(L, "references", (uint64_t)p->references);
@@ -116,6 +118,13 @@ static int rpc_workers(lua_State *L)
         lua_rawseti(L, -2, (int)i + 1);
     }
     return 1;
+}
+
+/* note(words) */
+static int rpc_note(lua_State *L)
+{
+    rle_note_say(luaL_optstring(L, 1, ""));
+    return 0;
 }
 
 /* connected(name) -> whether that worker can be called, has said goodbye, is still there,
@@ -249,6 +258,7 @@ const luaL_Reg rle_lua_rpc_worker_functions[] = {
     {"hint", rpc_hint},
     {"workers", rpc_workers},
     {"connected", rpc_connected},
+    {"note", rpc_note},
     {"found", rpc_found},
     {"lost", rpc_lost},
     {"membership", rpc_membership},

@@ -45,10 +45,13 @@ rle_status rle_dispatch_check(rle_conn *conn, const rle_frame *f)
     case RLE_FRAME_CREDIT:
     case RLE_FRAME_CANCEL:
     case RLE_FRAME_PING:
-    case RLE_FRAME_PONG:
         if (f->payload)
             return rle_fail(RLE_INVALID_ARGUMENT, "%s frame with a body",
                             rle_frame_type_name(f->type));
+        return RLE_OK;
+    case RLE_FRAME_PONG:
+        if (f->payload >= RLE_NOTE_MAX)
+            return rle_fail(RLE_INVALID_ARGUMENT, "PONG frame of %u bytes", f->payload);
         return RLE_OK;
     case RLE_FRAME_RELEASE:
         if (f->payload % RELEASE_ENTRY)
@@ -73,6 +76,30 @@ static void give_credit(rle_conn *conn, uint32_t credit)
     if (conn->peer->held) rle_peer_send_held(conn->peer);
 }
 
+/* Answer a ping. While Lua computes: for how long it has, and what it noted. */
+static void pong(rle_conn *conn, uint64_t stamp)
+{
+    const rle_evloop *l = &conn->rpc->loop;
+    rle_frame f = {.type = RLE_FRAME_PONG, .arg = stamp};
+    char text[RLE_NOTE_MAX] = "";
+    if (l->guard_runs) {
+        f.credit = (uint32_t)((rle_now() - l->away_since) / 1000000);
+        rle_note_read(text);
+    }
+    struct iovec part = {text, strlen(text)};
+    f.values = (uint32_t)part.iov_len;
+    if (rle_conn_send(conn, &f, &part, part.iov_len ? 1 : 0, false, false) != RLE_OK)
+        rle_conn_close(conn, "out of memory", false);
+}
+
+/* What the other side noted goes into messages: printable, whatever it is. */
+static void keep_note(rle_peer *peer, const uint8_t *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        peer->note[i] = text[i] < 32 || text[i] == 127 ? '?' : (char)text[i];
+    peer->note[n] = 0;
+}
+
 /* The other side answers pings while its Lua computes, and says for how long it has. */
 static void note_absence(rle_conn *conn, uint32_t away_ms)
 {
@@ -89,9 +116,10 @@ static void note_absence(rle_conn *conn, uint32_t away_ms)
     }
     if (!oldest) return;
     conn->busy_logged = true;
-    rle_log(RLE_LOG_WARN, "worker \"%s\" is alive but \"%s\" has run for %.1f s",
-            conn->peer->name, oldest->method,
-            (double)(rle_now() - oldest->started) / RLE_SECONDS);
+    const rle_peer *peer = conn->peer;
+    rle_log(RLE_LOG_WARN, "worker \"%s\" is alive but \"%s\" has run for %.1f s (pid %d%s%s)",
+            peer->name, oldest->method, (double)(rle_now() - oldest->started) / RLE_SECONDS,
+            (int)conn->pid, peer->note[0] ? ", " : "", peer->note);
 }
 
 static void goaway(rle_conn *conn, const rle_frame *f)
@@ -121,13 +149,11 @@ void rle_dispatch_control(rle_conn *conn, const rle_frame *f, const uint8_t *pay
     case RLE_FRAME_CANCEL:
         rle_incoming_cancel(conn, f->id);
         break;
-    case RLE_FRAME_PING: {
-        const rle_evloop *l = &conn->rpc->loop;
-        int64_t away = l->guard_runs ? (rle_now() - l->away_since) / 1000000 : 0;
-        rle_conn_control(conn, RLE_FRAME_PONG, 0, f->arg, (uint32_t)away);
+    case RLE_FRAME_PING:
+        pong(conn, f->arg);
         break;
-    }
     case RLE_FRAME_PONG:
+        keep_note(conn->peer, payload, f->payload);
         note_absence(conn, f->credit);
         rle_contest_answered(conn, f->arg);
         break;

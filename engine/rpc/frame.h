@@ -54,7 +54,7 @@ typedef enum {
     RLE_FRAME_CREDIT,  /* grants calls, nothing else */
     RLE_FRAME_CANCEL,  /* nobody waits for this call any more */
     RLE_FRAME_PING,    /* answered at once, by C, whatever Lua does */
-    RLE_FRAME_PONG,
+    RLE_FRAME_PONG,    /* while Lua is away, its body is what that was doing (base/note.h) */
     RLE_FRAME_RELEASE, /* (object u64, count u32) pairs */
     RLE_FRAME_GOAWAY,  /* no new calls, I am leaving; with a code: the session is over */
     RLE_FRAME_TYPES

@@ -131,6 +131,7 @@ size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max)
             if (!conn) continue;
             info->incarnation = conn->incarnation;
             memcpy(info->address, conn->address.text, sizeof info->address);
+            memcpy(info->note, p->note, sizeof info->note);
             info->silent = conn->active ? 0 : now - conn->heard;
             info->calls_to = conn->calls.used;
             info->calls_from = conn->incoming_count;

@@ -22,6 +22,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/note.h"
 #include "base/status.h"
 #include "rpc/auth.h"
 #include "rpc/codec.h"
@@ -129,6 +130,7 @@ typedef struct rle_peer_info {
     pid_t pid;
     char address[RLE_ADDRESS_MAX];
     int64_t silent;       /* since anything was heard from it */
+    char note[RLE_NOTE_MAX]; /* what keeps its Lua, as it said with its last answer to a ping */
     size_t calls_to, calls_from, references; /* open now */
     uint64_t bytes_in, bytes_out;
 } rle_peer_info;

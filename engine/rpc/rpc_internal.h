@@ -38,6 +38,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/note.h"
 #include "rpc/handshake.h"
 #include "rpc/loop.h"
 #include "rpc/map.h"
@@ -95,6 +96,7 @@ struct rle_peer {
     bool is_self, known, left;
     pid_t pid;
     uint64_t calls_from; /* number of the last one it made */
+    char note[RLE_NOTE_MAX]; /* what it was doing when it last answered a ping; "" nothing */
     int addresses;
     char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
     rle_future *held; /* not yet sent, oldest first */

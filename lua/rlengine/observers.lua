@@ -80,6 +80,13 @@ function Observers:lost(i)
   log('observer "%s" is lost; %d of %d play on', name_of(self.list[i]), playing(self), #self.list)
 end
 
+-- " (pid 4242, in step 217 of its environment)", as far as that is known.
+local function whereabouts(name)
+  local worker = require("rlengine.rpc").worker_info(name)
+  if not worker or not worker.pid then return "" end
+  return (" (pid %d%s)"):format(worker.pid, worker.doing ~= "" and ", " .. worker.doing or "")
+end
+
 -- Its deadline has passed. Does it hear anything?
 local function ask(self, i)
   local observer = self.list[i]
@@ -100,7 +107,8 @@ local function ask(self, i)
       if observers.restart then
         observers.restart(name, reason)
       else
-        log('observer "%s" hangs: %s; %d of %d play on', name, reason, playing(self), #self.list)
+        log('observer "%s" hangs: %s%s; %d of %d play on', name, reason, whereabouts(name),
+          playing(self), #self.list)
       end
     end
   end)
@@ -116,7 +124,7 @@ function Observers:failed(i, err)
     return true
   end
   if err.code ~= "DEADLINE_EXCEEDED" or err.worker ~= name_of(self.list[i]) then return false end
-  log("%s; its episode is dropped", err.message)
+  log("%s; its episode is dropped%s", err.message, whereabouts(name_of(self.list[i])))
   if not self.away[i] then ask(self, i) end
   return true
 end

@@ -313,7 +313,8 @@ function rpc.worker_info(name)
 end
 
 --- Every other worker met so far, by name: {name, incarnation, connected, reconnecting, left, pid,
--- address, silent (seconds), calls_to, calls_from, references, bytes_in, bytes_out}.
+-- address, silent (seconds), doing (what keeps it, as it said when it last answered a ping: "in
+-- step 217 of its environment"), calls_to, calls_from, references, bytes_in, bytes_out}.
 function rpc.workers()
   local list = c.workers()
   table.sort(list, function(a, b) return a.name < b.name end)
@@ -361,6 +362,11 @@ rpc.caller = c.caller
 
 --- In a handler: true when nobody waits for the result any more.
 rpc.cancelled = c.cancelled
+
+--- What this worker is doing, in few words: others are told when it takes long and hears
+-- nothing meanwhile. Steps of environments are noted by themselves. nil: nothing any more.
+-- @function note
+rpc.note = c.note
 
 --- Write a new token file (mode 0600) for workers that are started by hand.
 -- @function make_token
