@@ -85,6 +85,7 @@ typedef struct rle_lua_rpc {
     /* while values are decoded: where they come from */
     rle_peer *from;
     uint64_t from_session;
+    struct rle_lua_target *targets; /* every one there is, of earlier generations too */
     /* of the references to objects of the receiver in what was encoded last; 0: none */
     uint64_t home_session;
     rle_lua_batches batched;
@@ -130,6 +131,9 @@ typedef struct rle_lua_target {
     uint32_t count;    /* holds on a peer's object that are ours to give back */
     bool own;          /* an object of this worker, held */
     bool released;
+    struct rle_lua_target *next, **at; /* in the list of all; at NULL: in none */
+    int64_t since;
+    uint32_t site;       /* script line that made it */
     rle_future *pending; /* its construction or claim, until its end was seen */
     char class_name[RLE_NAME_MAX + 1];
 } rle_lua_target;

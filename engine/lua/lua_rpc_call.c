@@ -41,10 +41,21 @@ static rle_lua_target *new_target(lua_State *L, rle_peer *peer)
     rle_lua_target *t = lua_newuserdata(L, sizeof *t);
     *t = (rle_lua_target){.magic = TARGET_MAGIC,
                           .generation = rle_lua_rpc_state.generation,
-                          .peer = peer};
+                          .peer = peer,
+                          .next = rle_lua_rpc_state.targets,
+                          .at = &rle_lua_rpc_state.targets};
+    if (t->next) t->next->at = &t->next;
+    rle_lua_rpc_state.targets = t;
     rle_rawgetp(L, LUA_REGISTRYINDEX, &target_meta_key);
     lua_setmetatable(L, -2);
     return t;
+}
+
+/* For reports: an object of another worker is held from here on. */
+static void note_age(rle_lua_target *t)
+{
+    t->since = rle_now();
+    t->site = rle_context_site(rle_context_current());
 }
 
 static void target_let_go(rle_lua_target *t)
@@ -63,6 +74,8 @@ static int target_gc(lua_State *L)
 {
     rle_lua_target *t = lua_touserdata(L, 1);
     target_let_go(t);
+    *t->at = t->next;
+    if (t->next) t->next->at = t->at;
     t->magic = 0;
     return 0;
 }
@@ -142,11 +155,11 @@ static void set_class(lua_State *L, rle_lua_target *t, int idx)
 /* export(class) -> object number, target: a new number for an object of this worker. */
 static int call_export(lua_State *L)
 {
-    rle_lua_enter(L);
+    rle_context *c = rle_lua_enter(L);
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     rle_lua_target *t = new_target(L, rle_rpc_peer(s->rpc, rle_rpc_name(s->rpc)));
     set_class(L, t, 1);
-    t->object = rle_export_new(s->rpc);
+    t->object = rle_export_new_at(s->rpc, rle_context_site(c));
     if (!t->object) rle_lua_check(L, rle_oom(sizeof *t, "reference"));
     t->own = true;
     lua_pushnumber(L, (lua_Number)t->object);
@@ -178,6 +191,7 @@ static int call_adopt(lua_State *L)
     t->object = (uint64_t)luaL_checknumber(L, 1);
     t->session = s->from_session;
     t->count = 1;
+    note_age(t);
     lua_pushstring(L, rle_peer_name(s->from));
     return 2;
 }
@@ -306,7 +320,7 @@ static rle_future *start_call(lua_State *L, bool note_site)
                           .after = t->pending,
                           .construct = how == HOW_CONSTRUCT || how == HOW_CLAIM,
                           .quiet = how == HOW_QUIET,
-                          .site = note_site ? rle_context_site(c) : 0};
+                          .site = note_site || e->refs ? rle_context_site(c) : 0};
     if (timeout > 1e9) spec.timeout = INT64_C(1000000000) * RLE_SECONDS;
     rle_future *f;
     rle_lua_check(L, rle_rpc_call(s->rpc, &spec, e, &f));
@@ -399,6 +413,7 @@ static int call_construct(lua_State *L)
     rle_lua_target *worker = rle_lua_to_target(L, ARG_TARGET);
     rle_lua_target *t = new_target(L, worker->peer);
     t->pending = rle_lua_take_result(L);
+    note_age(t);
     snprintf(t->class_name, sizeof t->class_name, "%s", lua_tostring(L, ARG_METHOD));
     return 1;
 }
@@ -422,6 +437,60 @@ static int call_wait_target(lua_State *L)
     if (!rle_lua_target_pending(s, t)) return 0;
     rle_lua_check_wait(L, "wait");
     return rle_lua_wait(L, &t->pending, 1, RLE_WAIT_ALL, rle_lua_wait_deadline(L, 2));
+}
+
+typedef struct held {
+    rle_peer *peer;
+    uint64_t object;
+    uint32_t count, site;
+    int64_t since;
+    char class_name[RLE_NAME_MAX + 1];
+} held;
+
+/* Copies, up to `max`: pushing anything may collect a target. */
+static int list_held(rle_lua_rpc *s, held *out, int max)
+{
+    int n = 0;
+    for (rle_lua_target *t = s->targets; t && n < max; t = t->next) {
+        if (t->generation != s->generation || t->own || t->released) continue;
+        if (rle_lua_target_pending(s, t) || !t->count) continue;
+        if (rle_peer_session(s->rpc, t->peer) != t->session) continue;
+        held *h = &out[n++];
+        *h = (held){t->peer, t->object, t->count, t->site, t->since, ""};
+        memcpy(h->class_name, t->class_name, sizeof h->class_name);
+    }
+    return n;
+}
+
+/* held() -> list of {owner=, object=, class=, count=, age=, line=}: objects of other workers. */
+static int call_held(lua_State *L)
+{
+    rle_lua_enter(L);
+    rle_lua_rpc *s = rle_lua_rpc_check(L);
+    int max = 0;
+    for (const rle_lua_target *t = s->targets; t; t = t->next) max++;
+    held *list = lua_newuserdata(L, (size_t)max * sizeof *list + 1);
+    int n = list_held(s, list, max);
+    int64_t now = rle_now();
+    lua_createtable(L, n, 0);
+    for (int i = 0; i < n; i++) {
+        const held *h = &list[i];
+        lua_createtable(L, 0, 7);
+        lua_pushstring(L, rle_peer_name(h->peer));
+        lua_setfield(L, -2, "owner");
+        lua_pushnumber(L, (lua_Number)h->object);
+        lua_setfield(L, -2, "object");
+        lua_pushstring(L, h->class_name);
+        lua_setfield(L, -2, "class");
+        lua_pushnumber(L, h->count);
+        lua_setfield(L, -2, "count");
+        lua_pushnumber(L, (double)(now - h->since) / 1e9);
+        lua_setfield(L, -2, "age");
+        lua_pushstring(L, rle_site_name(h->site));
+        lua_setfield(L, -2, "line");
+        lua_rawseti(L, -2, i + 1);
+    }
+    return 1;
 }
 
 /* check(target): raises what made it unusable. */
@@ -453,6 +522,7 @@ const luaL_Reg rle_lua_rpc_call_functions[] = {
     {"pending", call_pending},
     {"wait_target", call_wait_target},
     {"check", call_check},
+    {"held", call_held},
     {NULL, NULL},
 };
 

@@ -229,7 +229,7 @@ static int rpc_dump(lua_State *L)
     return 2;
 }
 
-/* exports() -> list of {object=, holder=, count=} */
+/* exports() -> list of {object=, holder=, count=, age=, line=} */
 static int rpc_exports(lua_State *L)
 {
     rle_lua_enter(L);
@@ -240,7 +240,10 @@ static int rpc_exports(lua_State *L)
     if (n > max) n = max;
     lua_createtable(L, (int)n, 0);
     for (size_t i = 0; i < n; i++) {
-        lua_createtable(L, 0, 3);
+        lua_createtable(L, 0, 7);
+        set_number(L, "age", (double)list[i].age / 1e9);
+        lua_pushstring(L, rle_site_name(list[i].site));
+        lua_setfield(L, -2, "line");
         set_count(L, "object", (uint64_t)list[i].object);
         set_count(L, "count", (uint64_t)list[i].count);
         lua_pushstring(L, list[i].holder);

@@ -124,7 +124,7 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
                      " bytes of worker \"%s\" (max_message)",
                      size, conn->max_message, f->peer->name);
     if (s == RLE_OK && (e ? e->refs > 0 : f->holds_refs))
-        s = rle_export_count_values(conn, values, values_size, false, tensors);
+        s = rle_export_count_values(conn, values, values_size, false, tensors, f->site);
     rle_map_slot *slot = s == RLE_OK ? rle_map_put(&conn->calls, conn->next_id + 1) : NULL;
     if (s == RLE_OK && !slot) s = rle_oom(sizeof *slot, "open calls");
     if (s == RLE_OK) {

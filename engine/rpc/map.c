@@ -3,6 +3,8 @@
 
 #include "base/mem.h"
 
+enum { KEPT = 256 }; /* slots of an empty table that stay allocated */
+
 static size_t place(const rle_map *m, uint64_t key)
 {
     return (size_t)((key * 0x9E3779B97F4A7C15u) >> 32) & (m->capacity - 1);
@@ -63,6 +65,7 @@ void rle_map_delete(rle_map *m, uint64_t key)
         hole = i;
     }
     m->slots[hole].key = 0;
+    if (!m->used && m->capacity > KEPT) rle_map_fini(m);
 }
 
 uint64_t rle_hash_name(const char *name)

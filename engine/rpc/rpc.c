@@ -25,23 +25,7 @@ static void empty_trash(rle_rpc *rpc)
         rpc->discarded = f->next_discarded;
         rle_future_unref(f);
     }
-    while (rpc->trash_count) {
-        rle_trash t = rpc->trash[--rpc->trash_count];
-        if (t.kind == RLE_TRASH_EXPORT) {
-            rle_export_unhold_locked(rpc, t.object);
-            continue;
-        }
-        rle_conn *conn = t.peer->conn;
-        if (!conn || conn->session != t.session) continue;
-        uint8_t entry[12];
-        rle_put64(entry, t.object);
-        rle_put32(entry + 8, t.count);
-        rle_frame f = {.type = RLE_FRAME_RELEASE, .values = sizeof entry};
-        struct iovec part = {entry, sizeof entry};
-        if (rle_conn_send(conn, &f, &part, 1, false, true) != RLE_OK)
-            rle_log(RLE_LOG_WARN, "reference not given back to \"%s\": %s", t.peer->name,
-                    rle_message());
-    }
+    rle_refs_empty_trash(rpc);
 }
 
 void rle_rpc_enter(rle_rpc *rpc)

@@ -433,6 +433,7 @@ bool rle_follower_error(rle_follower *fo, rle_msg *m);
  * with no holder left, here or elsewhere, is dropped. */
 
 uint64_t rle_export_new(rle_rpc *rpc); /* held once by the caller; 0 = no memory */
+uint64_t rle_export_new_at(rle_rpc *rpc, uint32_t site); /* of the script, for reports */
 bool rle_export_hold(rle_rpc *rpc, uint64_t object); /* false: it was dropped */
 void rle_export_unhold(rle_rpc *rpc, uint64_t object);
 /* For finalizers: done at the next call of another function. */
@@ -453,6 +454,8 @@ typedef struct rle_export_info {
     uint64_t object;
     char holder[RLE_NAME_MAX + 1]; /* "" for this worker itself */
     uint64_t count;
+    int64_t age;   /* since it was made, or sent to that holder */
+    uint32_t site; /* script line that did; 0: not known */
 } rle_export_info;
 size_t rle_rpc_exports(rle_rpc *rpc, rle_export_info *out, size_t max);
 

@@ -231,7 +231,7 @@ struct rle_conn {
     rle_conn *turn_next, **turn_at;       /* in rpc->turns, while there are any */
     uint64_t served_round;                /* in which one of them was started last */
 
-    rle_map exported; /* object -> how often sent there */
+    rle_map exported; /* object -> what they hold of it */
 
     rle_poll *polls;       /* versions of ours that they wait for */
     rle_follower *follows; /* of ours that wait for versions of theirs */
@@ -303,6 +303,8 @@ typedef struct rle_trash {
 
 typedef struct rle_export {
     uint64_t object, total, own; /* own: holds of this worker */
+    int64_t since;
+    uint32_t site; /* script line that made the first reference */
 } rle_export;
 
 typedef struct rle_ticket {
@@ -532,13 +534,15 @@ void rle_incoming_free_pool(rle_rpc *rpc);
 
 /* ---- remote_ref.c ---- */
 
-rle_status rle_export_sent(rle_conn *conn, uint64_t object);
+/* `site`: the script line that sends it, 0 when not known. */
+rle_status rle_export_sent(rle_conn *conn, uint64_t object, uint32_t site);
 void rle_export_released(rle_conn *conn, uint64_t object, uint64_t count);
 /* Everything that was sent over this connection; returns how many objects. */
 size_t rle_export_release_all(rle_conn *conn);
 /* Count references in values that are about to be sent. */
 rle_status rle_export_count_values(rle_conn *conn, const uint8_t *values, size_t size,
-                                   bool results, int tensors);
+                                   bool results, int tensors, uint32_t site);
+void rle_refs_empty_trash(rle_rpc *rpc);
 /* Hold (or let go of) each own object named in the values of a call. */
 void rle_export_hold_values(rle_rpc *rpc, const uint8_t *values, size_t size, int tensors,
                             bool hold);

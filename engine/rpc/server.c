@@ -462,7 +462,7 @@ rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e)
                          size, conn->max_message, conn->peer->name);
         if (s == RLE_OK && e->refs)
             s = rle_export_count_values(conn, e->w.data + RLE_FRAME_HEADER,
-                                        rle_encoder_values_size(e), true, e->tensors);
+                                        rle_encoder_values_size(e), true, e->tensors, 0);
         if (s == RLE_OK) {
             rle_frame f = answer(in, RLE_FRAME_RESULT);
             s = rle_conn_send_encoded(conn, &f, e, false);

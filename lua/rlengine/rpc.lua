@@ -321,17 +321,25 @@ function rpc.workers()
   return list
 end
 
---- Who holds references to objects of this worker: list of {object, class, holder, count};
--- holder "" is this worker itself.
+--- The references there are, from both ends: list of {object, class, owner, holder, count, age
+-- (seconds since it was made, or sent to that holder), line (of the script, that did)}. owner and
+-- holder are workers' names, "" is this one: objects of this worker with who holds them, then
+-- those of others that this one holds.
 function rpc.refs()
   local list = c.exports()
   for _, entry in ipairs(list) do
     local record = exports.object_records[entry.object]
-    entry.class = record and record.name
+    entry.owner, entry.class = "", record and record.name
+  end
+  for _, entry in ipairs(c.held()) do
+    entry.holder = ""
+    list[#list + 1] = entry
   end
   table.sort(list, function(a, b)
+    if a.owner ~= b.owner then return a.owner < b.owner end
     if a.object ~= b.object then return a.object < b.object end
-    return a.holder < b.holder
+    if a.holder ~= b.holder then return a.holder < b.holder end
+    return a.age > b.age
   end)
   return list
 end
@@ -345,8 +353,9 @@ function rpc.dump()
   local text, coroutines = c.dump()
   local parts = { text }
   for _, entry in ipairs(rpc.refs()) do
-    parts[#parts + 1] = ('  object %d %s: held %d times by %s\n'):format(entry.object,
-      entry.class or "", entry.count, entry.holder == "" and "this worker" or entry.holder)
+    parts[#parts + 1] = ("  object %d %s of %s: held %d times by %s for %.1f s, since %s\n"):format(
+      entry.object, entry.class or "", entry.owner == "" and "this worker" or entry.owner,
+      entry.count, entry.holder == "" and "this worker" or entry.holder, entry.age, entry.line)
   end
   for _, entry in ipairs(coroutines) do
     parts[#parts + 1] = ("  %s %s\n"):format(entry.method == "" and "spawned coroutine"

@@ -148,7 +148,12 @@ describe("references", function()
     assert.equal(1, rpc.rpc_sync("w", "use", 1))
     local list = rpc.refs()
     assert.equal(1, #list)
-    assert.same({ object = list[1].object, class = "Agent", holder = "w", count = 1 }, list[1])
+    assert.same({
+      object = list[1].object, class = "Agent", owner = "", holder = "w", count = 1,
+      age = list[1].age, line = list[1].line,
+    }, list[1])
+    assert.is_true(list[1].age > 0 and list[1].age < 60)
+    assert.matches("rpc_refs_spec%.lua:%d+$", list[1].line)
     rpc.rpc_sync("w", "drop")
     assert.is_true(settled(function() return #rpc.refs() == 0 and weak[1] == nil end))
   end)
@@ -187,7 +192,19 @@ describe("references", function()
     local v = group:start("v", COUNTER)
     local c = rpc.remote("v", "Counter"):wait()
     rpc.rpc_sync("v", "keep", rpc.rref(Agent()))
-    assert.equal("v", rpc.refs()[#rpc.refs()].holder)
+    -- Found from both ends, with the lines.
+    local given, held
+    for _, entry in ipairs(rpc.refs()) do
+      if entry.owner == "v" then held = entry elseif entry.holder == "v" then given = entry end
+    end
+    assert.same({ "", "Agent", 1 }, { given.owner, given.class, given.count })
+    assert.same({ "", "Counter", 1 }, { held.holder, held.class, held.count })
+    assert.matches("rpc_refs_spec%.lua:%d+$", held.line)
+    local there
+    for _, entry in ipairs(rpc.rpc_sync("v", "refs")) do
+      if entry.owner == "" and entry.holder == "test" then there = entry end
+    end
+    assert.equal(held.object, there.object)
     v:kill(signal.SIGKILL)
     assert.is_true(workers.eventually(function() return not rpc.worker_info("v").connected end))
     local err = fails(function() return c:rpc_sync():get() end)
