@@ -281,11 +281,11 @@ static void f42_references_made_dropped_and_passed_on_at_random(void **state)
     connect_all();
     turn_all(20);
     size_t bytes = rle_mem_bytes();
-    uint64_t next_kill = goal / 8;
+    uint64_t often = getenv("RLE_FULL") ? goal / 100 : goal / 8, next_kill = often;
     while (made < goal) {
         something();
         if (made < next_kill) continue;
-        next_kill += goal / 8;
+        next_kill += often;
         /* What is under way is of unknown fate then; it is read first. */
         for (int n = 0; n < 300; n++) {
             turn_all(1);
