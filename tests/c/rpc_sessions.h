@@ -335,15 +335,32 @@ static void talk_pings(talk *t)
     pump(t);
 }
 
+static void talk_weights(talk *t)
+{
+    wire_weights of_a, of_b;
+    wire_weights_begin(t->a, t->at_a.conn->peer, &of_a);
+    wire_weights_begin(t->b, t->at_b.conn->peer, &of_b);
+    pump(t);
+    wire_weights_take(&of_a);
+    wire_weights_take(&of_b);
+    wire_weights_commit(of_a.own, 2);
+    pump(t);
+    wire_weights_end(t->a, &of_a);
+    wire_weights_end(t->b, &of_b);
+    pump(t);
+}
+
 static const struct {
     const char *name;
     void (*speak)(talk *t);
+    bool weights; /* to be told to somebody who publishes and follows */
 } talks[] = {
-    {"plain", talk_plain},     {"tables", talk_tables},
-    {"tensors", talk_tensors}, {"references", talk_references},
-    {"errors", talk_errors},   {"cancel", talk_cancel},
-    {"nested", talk_nested},   {"goodbye", talk_goodbye},
-    {"pings", talk_pings},     {"long", talk_long},
+    {"plain", talk_plain, false},     {"tables", talk_tables, false},
+    {"tensors", talk_tensors, false}, {"references", talk_references, false},
+    {"errors", talk_errors, false},   {"cancel", talk_cancel, false},
+    {"nested", talk_nested, false},   {"goodbye", talk_goodbye, false},
+    {"pings", talk_pings, false},     {"weights", talk_weights, true},
+    {"long", talk_long, false},
 };
 enum { TALKS = sizeof talks / sizeof *talks };
 

@@ -346,6 +346,57 @@ static inline uint64_t wire_read_values(rle_decoder *d, unsigned count)
     return sum;
 }
 
+/* Weights that it publishes, and those of the other side that it follows (by its first
+ * call). */
+typedef struct wire_weights {
+    rle_publication *own;
+    rle_follower *theirs;
+} wire_weights;
+
+static inline void wire_weights_commit(rle_publication *p, int64_t version)
+{
+    static uint8_t bytes[64];
+    rle_array a = {.data = bytes, .dtype = RLE_U8, .ndim = 1, .shape = {sizeof bytes}};
+    uint8_t *to;
+    rle_encoder e;
+    rle_encoder_init(&e);
+    rle_encode_result_head(&e, 2);
+    rle_encode_integer(&e, version);
+    must(rle_encode_tensor(&e, &a, NULL) == RLE_OK);
+    must(rle_publication_stage(p, &e, &to) == RLE_OK);
+    memset(to, (int)version, sizeof bytes);
+    rle_publication_commit(p);
+    rle_encoder_fini(&e);
+}
+
+static inline void wire_weights_begin(rle_rpc *rpc, rle_peer *peer, wire_weights *ww)
+{
+    must(rle_publication_new(rpc, "policy", "", 0, &ww->own) == RLE_OK);
+    must(rle_follower_new(rpc, peer, "policy", &ww->theirs) == RLE_OK);
+    wire_weights_commit(ww->own, 1);
+}
+
+static inline void wire_weights_take(wire_weights *ww)
+{
+    rle_msg m;
+    if (!rle_follower_take(ww->theirs, &m)) return;
+    rle_decoder d;
+    uint16_t count;
+    rle_msg_decoder(&m, &d);
+    if (rle_decode_result_head(&d, &count) == RLE_OK) wire_read_values(&d, count);
+    rle_follower_done(ww->theirs);
+}
+
+static inline void wire_weights_end(rle_rpc *rpc, wire_weights *ww)
+{
+    rle_msg m;
+    if (rle_follower_error(ww->theirs, &m)) rle_free(m.block);
+    rle_publication_close(ww->own);
+    rle_follower_discard(ww->theirs);
+    rle_rpc_enter(rpc);
+    rle_rpc_leave(rpc);
+}
+
 /* Serve what may be served: every third call is answered, every third refused, the others
  * stay open as long as the connection. */
 typedef struct wire_served {

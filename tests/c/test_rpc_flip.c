@@ -58,22 +58,26 @@ static bool worth_it(const stream *s, size_t byte)
 
 /* Tell the stream to a worker with open calls. Returns whether the connection outlived
  * it; whatever it did, nothing is left of it. */
-static bool tell(const uint8_t *bytes, size_t n)
+static bool tell(const uint8_t *bytes, size_t n, bool weights)
 {
     static wire_served served;
     wire_calls calls;
+    wire_weights ww;
     size_t blocks = wire_blocks(rpc), timers = rpc->loop.timers;
     wire_open(&w, rpc, "x");
+    if (weights) wire_weights_begin(rpc, w.conn->peer, &ww);
     wire_call(&w, &calls);
     wire_feed(&w, bytes, n);
     for (int i = 0; i < 3; i++) {
         wire_place(rpc);
         wire_serve(rpc, &served);
+        if (weights) wire_weights_take(&ww);
         if (w.conn && w.conn->write_armed) rle_conn_flush(w.conn);
     }
     bool alive = w.conn != NULL;
     wire_answer_open(rpc, &served);
     wire_shut(&w);
+    if (weights) wire_weights_end(rpc, &ww);
     wire_read_results(rpc, &calls);
     wire_serve(rpc, &served);
     wire_answer_open(rpc, &served);
@@ -85,7 +89,7 @@ static bool tell(const uint8_t *bytes, size_t n)
     return alive;
 }
 
-static void flip_all(const char *name, const stream *s, bool mend)
+static void flip_all(int number, const stream *s, bool mend)
 {
     uint8_t *bytes = malloc(s->n);
     for (size_t bit = 0; bit < s->n * 8; bit++) {
@@ -93,9 +97,10 @@ static void flip_all(const char *name, const stream *s, bool mend)
         memcpy(bytes, s->bytes, s->n);
         bytes[bit / 8] ^= (uint8_t)(1 << bit % 8);
         if (mend) wire_mend(bytes, s->n, WIRE_MEND_HEADER);
-        bool alive = tell(bytes, s->n);
+        bool alive = tell(bytes, s->n, talks[number].weights);
         /* With checksums no changed bit gets through. */
-        if (!mend && alive) fail_msg("%s: bit %zu was not noticed", name, bit);
+        if (!mend && alive)
+            fail_msg("%s: bit %zu was not noticed", talks[number].name, bit);
     }
     free(bytes);
 }
@@ -109,9 +114,9 @@ static void flip_sessions(bool checksums)
         record_talk(i, checksums, s);
         for (int side = 0; side < 2; side++) {
             heard(&s[side]);
-            if (!tell(s[side].bytes, s[side].n))
+            if (!tell(s[side].bytes, s[side].n, talks[i].weights))
                 fail_msg("%s was not understood", talks[i].name);
-            flip_all(talks[i].name, &s[side], !checksums);
+            flip_all(i, &s[side], !checksums);
             free(s[side].bytes);
         }
     }

@@ -23,14 +23,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (size < 2 || size > 1 << 16) return 0;
     unsigned mode = data[0];
-    size_t step = data[1];
+    size_t step = data[1] & 127;
+    bool weights = data[1] & 128;
     size_t n = size - 2;
     uint8_t *bytes = malloc(n + 1); /* of its own, so that a read behind it is seen */
     memcpy(bytes, data + 2, n);
     wire_mend(bytes, n, mode & 31);
 
     wire_calls calls;
+    wire_weights ww;
     wire_open(&w, rpc, "x");
+    if (weights) wire_weights_begin(rpc, w.conn->peer, &ww);
     wire_call(&w, &calls);
     w.step = step;
     served.seen = mode >> 5;
@@ -41,6 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         for (int i = 0; i < 3; i++) {
             wire_place(rpc);
             wire_serve(rpc, &served);
+            if (weights) wire_weights_take(&ww);
         }
         if (half == n) break;
     }
@@ -50,6 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     wire_answer_open(rpc, &served);
     wire_shut(&w);
+    if (weights) wire_weights_end(rpc, &ww);
     wire_read_results(rpc, &calls);
     wire_serve(rpc, &served);
     wire_answer_open(rpc, &served);
