@@ -104,8 +104,9 @@ void rle_rpc_dump(rle_rpc *rpc, rle_writer *w)
     RLE_MAP_EACH(&rpc->peers, slot)
     for (const rle_peer *p = slot->v.pointer; p; p = p->next_same)
         if (!p->is_self && !p->conn)
-            line(w, "  worker \"%s\" is not connected%s%s; %zu calls held back", p->name,
-                 p->lost_reason[0] ? ": " : "", p->lost_reason, p->held_count);
+            line(w, "  worker \"%s\" is not connected%s%s%s; %zu calls held back", p->name,
+                 p->lost_reason[0] ? ": " : "", p->lost_reason,
+                 rle_link_seeks(p) ? ", looked for" : "", p->held_count);
     for (const rle_future *f = rpc->live; f; f = f->live_next)
         if (f->state == RLE_FUTURE_PENDING) one_future(w, f, now);
     rle_rpc_leave(rpc);

@@ -206,7 +206,7 @@ static void of_two_at_once_one_gets_the_name(void **state)
 static void a_contender_that_goes_changes_nothing(void **state)
 {
     (void)state;
-    rle_rpc *a = listener(&(rle_rpc_options){.peer_timeout = FROZEN_TIMEOUT});
+    rle_rpc *a = listener(NULL);
     raw old = raw_join(a, "b");
     uint64_t session = rle_peer_session(a, rle_rpc_peer(a, "b"));
     raw contender = raw_connect(a);
@@ -214,7 +214,7 @@ static void a_contender_that_goes_changes_nothing(void **state)
     raw_hello_and_auth(&contender, "b", -1);
     turn_for(a, NULL, RLE_SECONDS / 20);
     raw_close(&contender);
-    turn_for(a, NULL, 3 * FROZEN_TIMEOUT / 2);
+    turn_for(a, NULL, 5 * RLE_SECONDS / 4); /* it would have been replaced by now */
     assert_int_equal(rle_peer_session(a, rle_rpc_peer(a, "b")), session);
     assert_false(logged("replaced"));
     /* One that says more than it should while it waits. */
@@ -236,13 +236,11 @@ static void when_the_old_connection_ends_the_next_one_is_in(void **state)
     rle_rpc *a = listener(NULL), *b = worker("b", NULL);
     raw old = raw_join(a, "b");
     rle_connect_result result;
-    int64_t began = rle_now();
     begin_join(b, &result);
     for (int i = 0; i < 20; i++) turn(a, b);
     assert_false(result.done);
     raw_close(&old);
     turn_until(a, b, &result.done);
-    assert_true(rle_now() - began < RLE_SECONDS * 9 / 10);
     assert_int_equal(result.status, RLE_OK);
     assert_int_equal(times_logged("worker \"b\" lost: end of stream"), 1);
     assert_false(logged("replaced"));
