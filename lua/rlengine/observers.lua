@@ -37,6 +37,7 @@ function observers.new(list, given)
     list = list, patience = given.patience or 5, rejoin = given.rejoin or 60,
     remake = given.remake or function(_, observer) return observer:remake() end,
     away = {}, -- i -> "lost", "asked" (whether it hears), "hung"
+    life = {}, -- i -> incarnation of the one that hung
   }, Observers)
 end
 
@@ -50,16 +51,20 @@ end
 
 local function name_of(observer) return (c.describe(observer[1])) end
 
+local function life_of(name)
+  local worker = require("rlengine.rpc").worker_info(name)
+  return worker and worker.connected and worker.incarnation
+end
+
 -- Take observer i back in, if that is possible now.
 local function take_back(self, i)
-  local observer = self.list[i]
-  local name, state = name_of(observer), state_of(observer)
-  if not c.connected(name) then return end
-  if state ~= "ready" and state ~= "pending" then
-    self.list[i] = self.remake(i, observer)
-  elseif self.away[i] ~= "lost" then
-    return -- it is there, but does not hear
-  end
+  local observer, away = self.list[i], self.away[i]
+  local name = name_of(observer)
+  local life = life_of(name)
+  -- One that hung is of use in its next life only; its connection may come back without that.
+  if not life or away == "asked" or away == "hung" and life == self.life[i] then return end
+  local state = state_of(observer)
+  if state ~= "ready" and state ~= "pending" then self.list[i] = self.remake(i, observer) end
   self.away[i] = nil
   log('observer "%s" is back; %d of %d play', name, playing(self), #self.list)
 end
@@ -87,30 +92,36 @@ local function whereabouts(name)
   return (" (pid %d%s)"):format(worker.pid, worker.doing ~= "" and ", " .. worker.doing or "")
 end
 
--- Its deadline has passed. Does it hear anything?
+local function hangs(self, i, name)
+  local reason = ("no reply after deadline + %.1f s"):format(self.patience)
+  self.away[i], self.life[i] = "hung", life_of(name)
+  if observers.restart then
+    observers.restart(name, reason)
+    return
+  end
+  log('observer "%s" hangs: %s%s; %d of %d play on', name, reason, whereabouts(name),
+    playing(self), #self.list)
+end
+
+-- Its deadline has passed. Does it hear anything? Where nobody can start it again it is asked
+-- until it does.
 local function ask(self, i)
   local observer = self.list[i]
   local name = name_of(observer)
   self.away[i] = "asked"
   local rpc = require "rlengine.rpc"
   require("rlengine.rpc.futures").spawn(function()
-    local to = rpc.to(name):rpc_async { timeout = self.patience }
-    local ok, err = pcall(function() return to["rlengine.alive"](to):wait() end)
-    if self.list[i] ~= observer or self.away[i] ~= "asked" then return end
-    if ok then
-      self.away[i] = nil
-    elseif err.code ~= "DEADLINE_EXCEEDED" then
-      self.away[i] = "lost"
-    else
-      self.away[i] = "hung"
-      local reason = ("no reply after deadline + %.1f s"):format(self.patience)
-      if observers.restart then
-        observers.restart(name, reason)
-      else
-        log('observer "%s" hangs: %s%s; %d of %d play on', name, reason, whereabouts(name),
-          playing(self), #self.list)
+    local ok, err
+    repeat
+      local to = rpc.to(name):rpc_async { timeout = self.patience }
+      ok, err = pcall(function() return to["rlengine.alive"](to):wait() end)
+      if self.list[i] ~= observer then return end
+      if ok or err.code ~= "DEADLINE_EXCEEDED" then
+        self.away[i] = "lost" -- to come back at once when it is there
+      elseif self.away[i] ~= "hung" then
+        hangs(self, i, name)
       end
-    end
+    until self.away[i] ~= "hung" or observers.restart
   end)
 end
 
@@ -119,13 +130,17 @@ end
 function Observers:failed(i, err)
   local state = state_of(self.list[i])
   if not state then return false end
-  if state ~= "ready" then
+  local name = name_of(self.list[i])
+  if state == "gone" then
     if not self.away[i] then self:lost(i) end
-    return true
+  elseif err.code == "DEADLINE_EXCEEDED" and err.worker == name then
+    log("%s; its episode is dropped%s", err.message, whereabouts(name))
+    if not self.away[i] then ask(self, i) end
+  else
+    -- What could not even be made is made again before it plays again.
+    if state == "failed" then self.away[i] = "lost" end
+    return false
   end
-  if err.code ~= "DEADLINE_EXCEEDED" or err.worker ~= name_of(self.list[i]) then return false end
-  log("%s; its episode is dropped%s", err.message, whereabouts(name_of(self.list[i])))
-  if not self.away[i] then ask(self, i) end
   return true
 end
 

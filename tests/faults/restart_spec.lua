@@ -121,6 +121,20 @@ describe("an observer whose environment", function()
     has(err, 'observer "obs_0_for_0" is back; 2 of 2 play\n')
   end)
 
+  it("F30: hangs is killed though its connection comes back meanwhile", function()
+    -- The connection is cut by stopping the process; its engine joins again, its script does not.
+    local code, out, err = run((script([[
+        local pid = require("posix.unistd").getpid()
+        os.execute("( sleep 0.3; kill -STOP " .. pid .. "; sleep 1.5; kill -CONT " .. pid .. " ) &")
+        while true do end]], nil, "timeout = 2, patience = 0.5,")
+      :gsub("restarts =", "rpc = { heartbeat = 0.2, timeout = 0.8 }, %0")))
+    assert.equal("dropped\t6\talone\ttrue\n", out, err)
+    assert.equal(0, code, err)
+    has(err, 'worker "obs_0_for_0" lost: did not answer for 0.8 s')
+    has(err, 'observer "obs_0_for_0" killed: no reply after deadline + 0.5 s; restart 1 of 5')
+    has(err, 'observer "obs_0_for_0" is back; 2 of 2 play\n')
+  end)
+
   it("F30: takes longer than its deadline, and hears again, is left alone", function()
     local code, out, err = run(script("rpc.sleep(1.2)", nil, "timeout = 1, patience = 5,"))
     assert.equal("dropped\t6\talone\ttrue\n", out, err)

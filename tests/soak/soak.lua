@@ -115,7 +115,7 @@ local function harm(agent, ctx)
     signal.kill(pid, signal.SIGKILL)
   elseif kind == "stop" then
     signal.kill(pid, signal.SIGSTOP)
-    rpc.sleep(0.2 + 3 * math.random())
+    rpc.sleep(0.2 + 6 * math.random())
     if pid_of(name) == pid or not pid_of(name) then signal.kill(pid, signal.SIGCONT) end
   else
     pcall(function() agent.observers[i]:rpc_sync { timeout = 2 }:fail_once(kind) end)
@@ -222,6 +222,6 @@ end
 
 rl.launch {
   observers_per_trainer = args.observers, args = args, trainer = trainer,
-  rpc = { heartbeat = 0.3, timeout = 1 },
+  rpc = { heartbeat = 0.5, timeout = 3 },
   restarts = { max = 1000, within = 60, backoff = 0.1 },
 }
