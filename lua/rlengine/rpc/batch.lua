@@ -13,7 +13,10 @@
 -- caller that can be expected has called: who called before, is connected, has not been missed
 -- for a delay, and, where a call from here to it was open as it called (its run_episode), still
 -- has one open. So callers in lock-step never wait for the delay, and one that died or hangs
--- is waited for once.
+-- is waited for once. With `when_idle` it also runs as soon as this worker has nothing else to
+-- do and the device has done what it was given: batches are smaller, nobody waits for the sake of
+-- others, and while one batch is computed the next one gathers. That is faster where a run of the
+-- function costs little, as that of a small policy on a CPU; without it the fewest runs are made.
 --
 -- Its arguments are, for each entry of `input`, in order:
 --   "obs f32[4]"    a tensor f32[rows,4] of all rows; numbers will do where a row is "f32[]"
