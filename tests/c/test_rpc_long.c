@@ -245,6 +245,102 @@ static void a_worker_that_does_not_read_is_dropped(void **state)
     rle_rpc_free(a);
 }
 
+static rle_future *put(rle_rpc *a, rle_peer *peer, size_t n)
+{
+    uint8_t *data = calloc(1, n);
+    rle_array array = {.data = data, .dtype = RLE_U8, .ndim = 1, .shape = {(int64_t)n}};
+    rle_array_set_contiguous(&array);
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "put", 1);
+    rle_encode_tensor(&e, &array, NULL);
+    rle_future *f = call_with(a, peer, "put", &e, 0, true);
+    rle_encoder_fini(&e);
+    free(data);
+    return f;
+}
+
+/* Turn until the worker is dropped. */
+static void until_dropped(rle_rpc *a, rle_peer *peer)
+{
+    for (int i = 0; i < 4000 && rle_peer_connected(a, peer); i++) {
+        turn(a, NULL);
+        usleep(1000);
+    }
+    assert_false(rle_peer_connected(a, peer));
+}
+
+/* Less than that may wait for ten seconds: they are over in this test when it says so. */
+static void f12_what_waits_too_long_ends_it(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", &(rle_rpc_options){.heartbeat = RLE_SECONDS / 10,
+                                                .peer_timeout = 5 * RLE_SECONDS});
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    /* 9 MiB in small frames. */
+    raw r = raw_join(a, "x");
+    rle_peer *peer = rle_rpc_peer(a, "x");
+    rle_future *f[100];
+    for (int i = 0; i < 100; i++) f[i] = put(a, peer, 95000);
+    assert_true(peer->conn->out_over_since > 0);
+    peer->conn->out_over_since -= 11 * RLE_SECONDS;
+    until_dropped(a, peer);
+    rle_wire_error err;
+    assert_string_equal(error_of(f[0], &err),
+                        "worker \"x\" is not reading: 8 MiB or more waited for 10.0 s");
+    assert_int_equal(err.code, RLE_RESOURCE_EXHAUSTED);
+    assert_true(logged("worker \"x\" dropped: 8 MiB or more waited for 10.0 s; 100 calls failed"));
+    for (int i = 0; i < 100; i++) rle_future_release(a, f[i]);
+    raw_close(&r);
+    /* One long message, of which little waits at a time; the peer talks, and does not read. */
+    r = raw_join(a, "y");
+    peer = rle_rpc_peer(a, "y");
+    size_t bytes = rle_mem_bytes();
+    f[0] = put(a, peer, 40 << 20);
+    for (int i = 0; i < 20; i++) turn(a, NULL);
+    assert_true(peer->conn->out_over_since == 0);
+    raw_send(&r, (rle_frame){.type = RLE_FRAME_PONG}, NULL, 0);
+    for (int i = 0; i < 1000 && peer->conn->out_seen != peer->conn->bytes_out; i++) {
+        usleep(1000);
+        turn(a, NULL);
+    }
+    peer->conn->out_still -= 11 * RLE_SECONDS;
+    until_dropped(a, peer);
+    const char *text = error_of(f[0], &err);
+    assert_non_null(strstr(text, "worker \"y\" is not reading: nothing was taken for 1"));
+    assert_true(logged("worker \"y\" dropped: nothing was taken for 1"));
+    rle_future_release(a, f[0]);
+    turn(a, NULL);
+    assert_true(rle_mem_bytes() < bytes + (64 << 10));
+    raw_close(&r);
+    rle_rpc_free(a);
+}
+
+/* The header of a message of 1 GiB, to a worker that takes 64 MiB. */
+static void a_header_over_the_limit_costs_nothing(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", NULL);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    raw r = raw_join(a, "x");
+    size_t bytes = rle_mem_bytes();
+    uint8_t head[RLE_FRAME_HEADER];
+    rle_frame f = {.type = RLE_FRAME_CALL,
+                   .flags = RLE_FLAG_MORE,
+                   .id = 1,
+                   .payload = RLE_CHUNK_SIZE,
+                   .values = 100,
+                   .tensors = 1,
+                   .body = 1 << 30,
+                   .incarnation = r.incarnation};
+    rle_frame_encode(&f, head);
+    raw_write(&r, head, sizeof head);
+    assert_true(logged("closed \"x\": frame of 1073741824 bytes is over the limit of 67108864"));
+    assert_true(rle_mem_bytes() <= bytes);
+    raw_close(&r);
+    rle_rpc_free(a);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
@@ -254,6 +350,8 @@ int main(void)
         TEST(messages_over_the_receivers_limit_are_not_sent),
         TEST(a_worker_that_does_not_read_is_dropped),
         TEST(tensors_of_long_messages_get_memory_first),
+        TEST(f12_what_waits_too_long_ends_it),
+        TEST(a_header_over_the_limit_costs_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
