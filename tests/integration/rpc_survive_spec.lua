@@ -161,27 +161,38 @@ pcall(rpc.rpc_sync, "trainer", "finish")
     group:finish()
   end)
 
-  it("finds calls waiting that were made meanwhile", function()
-    local group = workers.group()
-    group.address = "unix:" .. group.folder .. "/trainer.sock"
-    local script = group.folder .. "/trainer.lua"
-    process.write(script, ([[
+  for _, over in ipairs { "a Unix socket", "TLS" } do
+    it("finds calls waiting that were made meanwhile, over " .. over, function()
+      local group = workers.group()
+      local listen = "unix:" .. group.folder .. "/trainer.sock"
+      local options = ""
+      if over == "TLS" then listen, options = "tcp://127.0.0.1:0", [[, tls = "psk"]] end
+      local function start(number, address)
+        local script = group.folder .. "/trainer" .. number .. ".lua"
+        process.write(script, ([[
 local rpc = require("rlengine").rpc
-rpc.init { name = "trainer", listen = %q, token = %q }
+local bound = rpc.init { name = "trainer", listen = %q, token = %q%s }
 rpc.register("twice", function(x) return 2 * x end)
 rpc.register("finish", function() rpc.shutdown() end)
+print("at " .. bound[1])
+io.stdout:flush()
 rpc.serve()
-]]):format(group.address, workers.token))
-    local trainer = group:run(script, "trainer")
-    local caller = group.folder .. "/caller.lua"
-    process.write(caller, ([[
+]]):format(address, workers.token, options))
+        local trainer = group:run(script, "trainer")
+        assert.is_true(workers.eventually(function() return trainer:output():find "at .*\n" end))
+        return trainer, trainer:output():match "at (%S+)"
+      end
+      local trainer, address = start(1, listen)
+      local caller = group.folder .. "/caller.lua"
+      process.write(caller, ([[
 local rl = require "rlengine"
 local rpc = rl.rpc
-rpc.init { name = "caller", connect = %q, token = %q }
+rpc.init { name = "caller", connect = %q, token = %q%s }
 print("before", rpc.rpc_sync("trainer", "twice", 1))
 io.stdout:flush()
 local trainer = rpc.to "trainer"
 while rpc.worker_info("trainer").connected do rpc.sleep(0.01) end
+print("reconnecting", rpc.worker_info("trainer").reconnecting)
 local late = trainer:rpc_async{timeout = 0.05}:twice(2)
 print(pcall(late.wait, late))
 print("held")
@@ -189,19 +200,21 @@ io.stdout:flush()
 print("after", trainer:rpc_sync():twice(3))
 rpc.wait_for({ "trainer" })
 pcall(function() trainer:rpc_sync():finish() end)
-]]):format(group.address, workers.token))
-    local asker = group:run(caller, "caller")
-    assert.is_true(workers.eventually(function() return asker:output():find "before\t2" end))
-    trainer:kill(signal.SIGKILL)
-    trainer:join()
-    assert.is_true(workers.eventually(function() return asker:output():find "held" end))
-    group:run(script, "trainer")
-    assert.equal(0, asker:join(), asker:output())
-    assert.matches('false\tDEADLINE_EXCEEDED: "twice" on "trainer" was not started in time '
-      .. "%(outcome: not executed%)", asker:output())
-    assert.matches("after\t6", asker:output())
-    group:finish()
-  end)
+]]):format(address, workers.token, options))
+      local asker = group:run(caller, "caller")
+      assert.is_true(workers.eventually(function() return asker:output():find "before\t2" end))
+      trainer:kill(signal.SIGKILL)
+      trainer:join()
+      assert.is_true(workers.eventually(function() return asker:output():find "held" end))
+      start(2, address)
+      assert.equal(0, asker:join(), asker:output())
+      assert.matches('false\tDEADLINE_EXCEEDED: "twice" on "trainer" was not started in time '
+        .. "%(outcome: not executed%)", asker:output())
+      assert.matches("reconnecting\ttrue", asker:output())
+      assert.matches("after\t6", asker:output())
+      group:finish()
+    end)
+  end
 end)
 
 describe("weights that are followed", function()
