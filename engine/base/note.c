@@ -29,7 +29,7 @@ void rle_note_read(char text[RLE_NOTE_MAX])
 {
     int64_t step = atomic_load_explicit(&rle_note.step, memory_order_relaxed);
     bool inside = atomic_load_explicit(&rle_note.inside, memory_order_relaxed);
-    char where[RLE_NOTE_MAX - WORDS_MAX] = "";
+    char where[RLE_NOTE_MAX - WORDS_MAX - 2] = "";
     if (step > 0)
         snprintf(where, sizeof where, "%s step %lld of its environment",
                  inside ? "in" : "after", (long long)step);

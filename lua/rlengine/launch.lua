@@ -198,6 +198,8 @@ local function run_member(hand, given)
   if not ok then
     if core.launch.stop_requested() then core.launch.die(15) end
     io.stderr:write((failure.text:gsub("%s*$", "")), "\n")
+    -- A trainer's observers need not look for it.
+    if hand.role == "trainer" then pcall(require("rlengine.rpc").shutdown, { timeout = 0 }) end
     os.exit(failure.code, true)
   end
   os.exit(0, true)
