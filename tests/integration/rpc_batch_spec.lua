@@ -452,6 +452,93 @@ describe("a batch", function()
     assert.same({ 1, 1, 1, 1 }, view:totable())
   end)
 
+  it("holds whatever it is given, by whom it is left and how its function ends", function()
+    local run = 0
+    math.randomseed(7)
+    declare({ input = { "obs f32[2,3]", "id u8", "info any" }, size = 16, delay = 1e-3 },
+      function(obs, id, info, batch)
+        run = run + 1
+        assert(obs.shape[1] == batch.rows and id.shape[1] == batch.rows)
+        assert(#batch.callers == batch.calls and batch.keys.shape[1] == batch.rows)
+        local chance = math.random()
+        if chance < 0.05 then error("it did not like them") end
+        if chance < 0.1 then rpc.sleep(0.001) end
+        if chance > 0.95 then return obs[1] end
+        return obs, id, info
+      end)
+    local body = [[
+      local r = math.random
+      local dtypes = { "f32", "f64", "i32", "i64", "u8", "bool" }
+      local value
+      local function tensor()
+        local shape = {}
+        for i = 1, r(0, 4) do shape[i] = r(0, 3) end
+        return rl.zeros(shape, { dtype = dtypes[r(#dtypes)] })
+      end
+      local function list(depth)
+        local t = {}
+        if depth > 4 then return t end
+        for i = 1, r(0, 4) do t[r() < 0.5 and i or "k" .. i] = value(depth + 1) end
+        return t
+      end
+      local makers = {
+        function() end, function() return r() < 0.5 end, function() return r(-300, 300) end,
+        function() return r() * 1e20 end, function() return ("x"):rep(r(0, 100)) end,
+        function() return 0 / 0 end, list, tensor, tensor,
+        function() return rl.zeros(r(1, 2000), 2, 3) end,
+      }
+      function value(depth) return makers[r(#makers)](depth) end
+      local function call(to)
+        local rows = r(1, 4)
+        local args = { rl.zeros(rows, 2, 3), rl.zeros({ rows }, { dtype = "u8" }), list(1) }
+        for k = 1, 3 do
+          if r() < 0.15 then args[k] = value(0) end
+        end
+        return to:act((table.unpack or unpack)(args, 1, r() < 0.95 and 3 or r(0, 5)))
+      end
+      rpc.register("try", function(seed, count)
+        math.randomseed(seed)
+        local codes, open = {}, {}
+        for _ = 1, count do
+          local given = r() < 0.1 and { timeout = r() * 0.004 + 1e-5 } or nil
+          open[#open + 1] = call(rpc.to("test"):rpc_async(given))
+          if r() < 0.05 then open[#open]:cancel() end
+          if #open > r(1, 40) or _ == count then
+            for _, future in ipairs(open) do
+              local ok, err = pcall(future.wait, future)
+              local code = ok and "OK" or err.code
+              codes[code] = (codes[code] or 0) + 1
+            end
+            open = {}
+          end
+        end
+        return codes
+      end)
+    ]]
+    local names, count = { "obs_1", "obs_2", "obs_3" }, FULL and 20000 or 300
+    for _, name in ipairs(names) do group:start(name, body) end
+    rpc.wait_for(names)
+    local futures = {}
+    for i, name in ipairs(names) do
+      futures[i] = rpc.to(name):rpc_async { timeout = 500 }:try(i, count)
+    end
+    local allowed = {
+      OK = true, INVALID_ARGUMENT = true, UNKNOWN = true, CANCELLED = true,
+      DEADLINE_EXCEEDED = true,
+    }
+    for _, codes in ipairs(rpc.wait_all(futures)) do
+      local sum = 0
+      for code, n in pairs(codes) do
+        assert.is_true(allowed[code], code)
+        sum = sum + n
+      end
+      assert.equal(count, sum)
+      assert.is_true(codes.OK > 0 and codes.INVALID_ARGUMENT > 0)
+    end
+    assert.is_true(run > 0)
+    assert.is_true(workers.eventually(function() return rpc.counters().calls == 0 end))
+  end)
+
   it("needs no memory that grows", function()
     declare({ size = 64, delay = 5, input = { "obs f32[4]" } }, function(obs)
       return obs:sum(-1)
@@ -561,6 +648,10 @@ describe("B11: a caller that", function()
       100 * after / before, after)
     halt(names, runs, 7)
     assert.is_true(workers.eventually(function() return rpc.counters().calls == 0 end))
+    -- One that comes under its name is in the batches again.
+    group:start("obs_8", OBSERVER)
+    rpc.wait_for { "obs_8" }
+    assert.equal(40, rpc.rpc_sync("obs_8", "run", 4))
   end)
 end)
 
