@@ -31,7 +31,9 @@ pid_t rle_process_number(void)
     return rle_simulated() ? rle_world_simulated->pid() : getpid();
 }
 
-/* The linker's names for the ends of the section. */
+/* The linker's names for the ends of the section, which is there although a program may have
+ * nothing else in it. */
+static RLE_PER_PROCESS char nothing __attribute__((used));
 extern char section_begin[] __asm__("__start_rle_process")
     __attribute__((visibility("hidden")));
 extern char section_end[] __asm__("__stop_rle_process")
