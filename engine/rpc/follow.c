@@ -179,7 +179,7 @@ uint8_t *rle_follower_lend(rle_follower *fo, size_t size)
         fo->idle[0] = fo->idle[1];
         fo->idle[1] = (stage){0};
     }
-    if (s->capacity < size) {
+    if (!s->data || s->capacity < size) { /* also for an answer of no bytes */
         rle_free(s->data);
         *s = (stage){.data = rle_malloc(size + STAGE_SLACK)};
         if (!s->data) return NULL;

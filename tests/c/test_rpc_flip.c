@@ -261,6 +261,23 @@ static void f16_words_for_wrong_frames(void **state)
     wire_shut(&w);
 }
 
+/* Who follows weights is told nothing, as a version and as the first piece of one. */
+static void f16_answers_without_weights_leave_nothing(void **state)
+{
+    (void)state;
+    uint8_t bytes[2 * RLE_FRAME_HEADER + 8];
+    for (int whole = 0; whole < 2; whole++) {
+        rle_frame f = {.type = RLE_FRAME_RESULT,
+                       .id = 1,
+                       .body = whole ? 0 : 100,
+                       .values = whole ? 0 : 8,
+                       .tensors = whole ? 0 : 1,
+                       .flags = whole ? 0 : RLE_FLAG_MORE};
+        if (tell(bytes, wire_frame(bytes, f, "12345678", whole ? 0 : 8), true) != !whole)
+            fail_msg("case %d", whole);
+    }
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, make_rpc, free_rpc)
 
 int main(void)
@@ -270,6 +287,7 @@ int main(void)
         TEST(f16_no_flipped_bit_does_harm_without_checksums),
         TEST(f16_a_refused_frame_costs_4_kib),
         TEST(f16_words_for_wrong_frames),
+        TEST(f16_answers_without_weights_leave_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
