@@ -382,7 +382,7 @@ static void read_some(rle_conn *conn)
         conn->pinged = 0;
         size_t direct = miss < (size_t)got ? miss : (size_t)got;
         size_t more = (size_t)got - direct;
-        size_t borrowed = rpc->borrowed_count;
+        uint64_t borrows = rpc->borrows;
         rle_status s = RLE_OK;
         if (direct) {
             advance(conn, iov[0].iov_base, direct);
@@ -390,7 +390,7 @@ static void read_some(rle_conn *conn)
         }
         if (s == RLE_OK && more) s = parse(conn, scratch, more);
         /* Messages left in the scratch block: the next read goes behind them. */
-        if (!guard && rpc->borrowed_count > borrowed)
+        if (!guard && rpc->borrows != borrows && rpc->borrowed_count)
             rpc->scratch_used = (used + more + 63) & ~(size_t)63;
         if (s != RLE_OK) {
             rle_conn_reject(conn);

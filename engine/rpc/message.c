@@ -33,6 +33,7 @@ rle_status rle_message_keep(rle_rpc *rpc, const rle_msg *m, rle_msg *keep)
     }
     *keep = *m;
     rpc->borrowed[rpc->borrowed_count++] = keep;
+    rpc->borrows++;
     keep->borrowed = rpc->borrowed_count;
     return RLE_OK;
 }

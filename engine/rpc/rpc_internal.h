@@ -354,6 +354,7 @@ struct rle_rpc {
     rle_msg **borrowed;
     bool no_borrow; /* what is being parsed does not lie in the scratch block */
     size_t borrowed_count, borrowed_cap;
+    uint64_t borrows; /* so far */
 
     /* Connections with calls that wait to be started, and whose turn is next. */
     rle_conn *turns, **turns_end;

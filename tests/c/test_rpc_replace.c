@@ -289,6 +289,93 @@ static void whoever_waits_is_told_the_end(void **state)
     assert_int_equal(rle_mem_blocks(), blocks);
 }
 
+/* Frames put together, to be sent in one write, while the server does not run. */
+static void add_frame(rle_writer *w, const raw *r, rle_frame f, const void *payload,
+                      size_t n)
+{
+    uint8_t head[RLE_FRAME_HEADER];
+    f.payload = f.values = (uint32_t)n;
+    f.body = n;
+    f.incarnation = r->incarnation;
+    rle_frame_encode(&f, head);
+    rle_write_bytes(w, head, sizeof head);
+    rle_write_bytes(w, payload, n);
+}
+
+static void add_call(rle_writer *w, const raw *r, uint64_t id, size_t size)
+{
+    static const char text[4096];
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "f", 2);
+    rle_encode_integer(&e, (int64_t)id);
+    rle_encode_string(&e, text, size);
+    add_frame(w, r, (rle_frame){.type = RLE_FRAME_CALL, .id = id},
+              e.w.data + RLE_FRAME_HEADER, rle_encoder_values_size(&e));
+    rle_encoder_fini(&e);
+}
+
+static void send_all(raw *r, rle_writer *w)
+{
+    assert_int_equal(send(r->fd, w->data, w->len, MSG_NOSIGNAL), w->len);
+    w->len = 0;
+}
+
+/* In one turn a call comes, its connection is replaced, which drops it, a call of the new
+ * one comes, and then those of another worker: each message keeps its place until it is
+ * read. */
+static void what_is_dropped_leaves_the_others_where_they_are(void **state)
+{
+    (void)state;
+    rle_rpc *a = listener(NULL);
+    raw old = raw_join(a, "b"), other = raw_join(a, "c"), again = raw_connect(a);
+    rle_writer w, hello;
+    rle_writer_init(&w);
+    rle_writer_init(&hello);
+    raw_greeting(&hello, &again, "b", 1, 1);
+    raw_send(&again, (rle_frame){.type = RLE_FRAME_HELLO}, hello.data, hello.len);
+    rle_frame f;
+    uint8_t ack[4096], proof[RLE_PROOF_SIZE];
+    assert_int_equal(raw_read(&again, &f, ack, sizeof ack), 1);
+    assert_int_equal(
+        rle_auth_proof(&test_token, 'c', hello.data, hello.len, ack, f.payload, proof),
+        RLE_OK);
+    add_call(&w, &old, 100, 10);
+    send_all(&old, &w);
+    add_frame(&w, &again, (rle_frame){.type = RLE_FRAME_AUTH, .credit = 64}, proof,
+              sizeof proof);
+    add_call(&w, &again, 1, 10);
+    send_all(&again, &w);
+    for (uint64_t id = 11; id <= 13; id++) add_call(&w, &other, id, 4000);
+    send_all(&other, &w);
+    turn(a, NULL);
+    assert_true(logged("worker \"b\" replaced: it connected again"));
+    int served = 0;
+    for (rle_incoming *in; served < 10; served++) {
+        rle_incoming_info info;
+        rle_decoder d;
+        rle_value id, text;
+        in = rle_rpc_next_call(a, &info, &d);
+        if (!in) break;
+        assert_int_equal(rle_decode(&d, &id), RLE_OK);
+        assert_int_equal(rle_decode(&d, &text), RLE_OK);
+        bool from_b = strcmp(rle_peer_name(info.caller), "b") == 0;
+        assert_true(from_b ? id.u.integer == 1
+                           : id.u.integer >= 11 && id.u.integer <= 13);
+        assert_int_equal(text.u.string.len, from_b ? 10 : 4000);
+        rle_incoming_read(a, in);
+        rle_wire_error e = {.code = RLE_UNAVAILABLE};
+        rle_incoming_fail(a, in, &e);
+    }
+    assert_int_equal(served, 4);
+    rle_writer_fini(&w);
+    rle_writer_fini(&hello);
+    raw_close(&old);
+    raw_close(&again);
+    raw_close(&other);
+    rle_rpc_free(a);
+}
+
 /* ---- sessions ---- */
 
 /* b does not run for a while: a gives it up; when b goes on, it learns why, and is back.
@@ -378,6 +465,7 @@ int main(void)
         TEST(a_contender_that_goes_changes_nothing),
         TEST(when_the_old_connection_ends_the_next_one_is_in),
         TEST(whoever_waits_is_told_the_end),
+        TEST(what_is_dropped_leaves_the_others_where_they_are),
         TEST(f04_a_stopped_worker_learns_that_its_session_ended),
         TEST(last_words_are_read_behind_a_broken_pipe),
     };
