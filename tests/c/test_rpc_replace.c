@@ -249,6 +249,32 @@ static void when_the_old_connection_ends_the_next_one_is_in(void **state)
     rle_rpc_free(a);
 }
 
+/* The owner of the worker that is joined computes. */
+static void the_guard_decides_as_well(void **state)
+{
+    (void)state;
+    rle_rpc_options o = {.name = "a", .token = &test_token};
+    rle_rpc *a, *b, *second;
+    rle_peer *peer;
+    assert_int_equal(rle_rpc_new(&o, &a), RLE_OK);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    raw frozen = raw_join(a, "b");
+    o.name = "b";
+    assert_int_equal(rle_rpc_new(&o, &b), RLE_OK);
+    assert_int_equal(rle_rpc_connect(b, test_address, 5 * RLE_SECONDS, &peer), RLE_OK);
+    assert_int_equal(times_logged("worker \"b\" replaced: the old connection did not answer a "
+                                  "ping in 1.0 s"), 1);
+    assert_int_equal(rle_rpc_new(&o, &second), RLE_OK);
+    /* Asked is b, whose owner does nothing either. */
+    assert_int_equal(rle_rpc_connect(second, test_address, 5 * RLE_SECONDS, &peer),
+                     RLE_ALREADY_EXISTS);
+    assert_true(rle_peer_connected(a, rle_rpc_peer(a, "b")));
+    close(frozen.fd);
+    rle_rpc_free(second);
+    rle_rpc_free(b);
+    rle_rpc_free(a);
+}
+
 /* The worker ends while somebody waits; a process that connects again takes its own place
  * before those who wait for it. */
 static void whoever_waits_is_told_the_end(void **state)
@@ -464,6 +490,7 @@ int main(void)
         TEST(of_two_at_once_one_gets_the_name),
         TEST(a_contender_that_goes_changes_nothing),
         TEST(when_the_old_connection_ends_the_next_one_is_in),
+        TEST(the_guard_decides_as_well),
         TEST(whoever_waits_is_told_the_end),
         TEST(what_is_dropped_leaves_the_others_where_they_are),
         TEST(f04_a_stopped_worker_learns_that_its_session_ended),
