@@ -10,7 +10,7 @@ add_library(rle_threaded STATIC $<TARGET_OBJECTS:rle_base> $<TARGET_OBJECTS:rle_
 target_link_libraries(rle_threaded PUBLIC
   $<TARGET_PROPERTY:rlengine_static,INTERFACE_LINK_LIBRARIES>)
 add_custom_target(tsan)
-foreach(name test_rpc_guard test_rpc_calls test_rpc_long test_rpc_link test_rpc_replace
+foreach(name test_rpc_guard test_rpc_calls test_rpc_batch test_rpc_long test_rpc_link test_rpc_replace
     test_rpc_threads)
   add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/c/${name}.c)
   target_link_libraries(${name} PRIVATE rle_flags rle_threaded PkgConfig::CMOCKA)

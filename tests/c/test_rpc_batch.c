@@ -14,10 +14,10 @@ typedef struct group {
     rle_batch_calls calls;
 } group;
 
-static group make_group(size_t size, int64_t delay)
+static group make_group_of(rle_rpc *a, size_t size, int64_t delay)
 {
     static const char *names[CALLERS] = {"b", "c", "d"};
-    group g = {.a = worker("a", NULL)};
+    group g = {.a = a};
     assert_int_equal(rle_rpc_listen(g.a, test_address, NULL), RLE_OK);
     for (int i = 0; i < CALLERS; i++) {
         g.caller[i] = worker(names[i], NULL);
@@ -29,6 +29,11 @@ static group make_group(size_t size, int64_t delay)
     assert_int_equal(rle_batch_new(g.a, &o, &g.batch), RLE_OK);
     assert_ptr_equal(rle_batch_owner(g.batch), names);
     return g;
+}
+
+static group make_group(size_t size, int64_t delay)
+{
+    return make_group_of(worker("a", NULL), size, delay);
 }
 
 static void turns(group *g, int n)
@@ -312,6 +317,41 @@ static void the_cancelled_and_the_late_are_not_executed(void **state)
     free_group(&g);
 }
 
+/* The owner computes; the guard hears meanwhile who leaves, and whose time is over. */
+static void calls_leave_while_the_owner_is_away(void **state)
+{
+    (void)state;
+    rle_rpc_options o = {.name = "a", .token = &test_token};
+    rle_rpc *a = NULL;
+    assert_int_equal(rle_rpc_new(&o, &a), RLE_OK);
+    group g = make_group_of(a, 100, 2 * RLE_SECONDS);
+    rle_future *f[CALLERS];
+    for (int i = 0; i < CALLERS; i++) f[i] = join(&g, i, 1);
+    assert_int_equal(flush(&g, 3, 3), RLE_FLUSH_ALL);
+    for (int i = 0; i < CALLERS; i++) answered(&g, i, f[i]);
+    f[0] = join(&g, 0, 1);
+    f[1] = join(&g, 1, 2);
+    rle_future *late = join_with(&g, 0, 4, RLE_SECONDS / 5);
+    rle_future_cancel(g.caller[0], f[0]);
+    rle_future_release(g.caller[2], call(g.caller[2], g.to_a[2], "queued", 1));
+    rle_rpc_free(g.caller[2]); /* who was waited for dies, its call not taken yet */
+    g.caller[2] = NULL;
+    int64_t began = rle_now();
+    while (rle_future_status(g.caller[0], late) == RLE_FUTURE_PENDING) {
+        turn(g.caller[0], NULL);
+        usleep(1000);
+        assert_true(rle_now() - began < 20 * RLE_SECONDS);
+    }
+    usleep(50000);
+    /* When d was gone all others were there, the late one too. */
+    assert_int_equal(rle_batch_waiting(g.a, g.batch), 1);
+    assert_int_equal(flush(&g, 1, 2), RLE_FLUSH_ALL);
+    answered(&g, 1, f[1]);
+    rle_future_release(g.caller[0], f[0]);
+    rle_future_release(g.caller[0], late);
+    free_group(&g);
+}
+
 static void what_waits_is_answered_when_the_batch_goes(void **state)
 {
     (void)state;
@@ -369,6 +409,7 @@ int main(void)
         TEST(an_episode_that_ends_ends_the_wait),
         TEST(a_lost_caller_is_not_waited_for),
         TEST(the_cancelled_and_the_late_are_not_executed),
+        TEST(calls_leave_while_the_owner_is_away),
         TEST(what_waits_is_answered_when_the_batch_goes),
         TEST(want_of_memory_leaves_the_call_with_its_owner),
     };
