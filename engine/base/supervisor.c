@@ -78,10 +78,13 @@ static void say(supervisor *sv, const char *fmt, ...)
 
 /* ---- the end of the run ---- */
 
+/* Secondaries first: they would take the end of their primary for a loss. */
 static void send_all(supervisor *sv, int signal)
 {
-    for (int i = 0; i < sv->group->count; i++)
-        if (sv->members[i].running) kill(sv->members[i].process.pid, signal);
+    for (int primary = 0; primary < 2; primary++)
+        for (int i = 0; i < sv->group->count; i++)
+            if (sv->members[i].running && sv->group->members[i].primary == primary)
+                kill(sv->members[i].process.pid, signal);
 }
 
 static void begin_ending(supervisor *sv, int64_t quiet)

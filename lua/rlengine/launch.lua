@@ -196,10 +196,11 @@ local function run_member(hand, given)
   end, describe)
   io.stdout:flush()
   if not ok then
-    if core.launch.stop_requested() then core.launch.die(15) end
-    io.stderr:write((failure.text:gsub("%s*$", "")), "\n")
+    local stopped = core.launch.stop_requested()
+    if not stopped then io.stderr:write((failure.text:gsub("%s*$", "")), "\n") end
     -- A trainer's observers need not look for it.
     if hand.role == "trainer" then pcall(require("rlengine.rpc").shutdown, { timeout = 0 }) end
+    if stopped then core.launch.die(15) end
     os.exit(failure.code, true)
   end
   os.exit(0, true)
