@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/log.h"
 #include "rpc/rpc_internal.h"
 
@@ -111,9 +112,10 @@ static void plan(rle_link *l)
     int64_t pause = (int64_t)((double)l->pause * (0.5 + random_part(l->rpc)));
     int64_t at = rle_now() + pause;
     l->pause = l->pause < LONGEST_PAUSE / 2 ? 2 * l->pause : LONGEST_PAUSE;
-    if (at < end_of_search(l))
+    if (at < end_of_search(l)) l->attempt++;
+    if (at < end_of_search(l) && !rle_interrupted)
         rle_log(RLE_LOG_INFO, "reconnecting to \"%s\" in %.2f s (attempt %d)",
-                l->peer->name, (double)pause / RLE_SECONDS, ++l->attempt);
+                l->peer->name, (double)pause / RLE_SECONDS, l->attempt);
     set_timer(l, at);
 }
 

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/context.h"
 #include "base/log.h"
 #include "rpc/batch_internal.h"
 
@@ -64,7 +65,7 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
     size_t released = rle_export_release_all(conn);
     if (!quiet && conn->going_away && !failed)
         rle_log(RLE_LOG_DEBUG, "worker \"%s\" left", peer->name);
-    else if (!quiet && !rpc->stopping)
+    else if (!quiet && !rpc->stopping && !rle_interrupted) /* asked to end: so are others */
         rle_log(RLE_LOG_WARN,
                 "worker \"%s\" %s: %s; %zu call%s failed, %zu reference%s released",
                 peer->name, clogged ? "dropped" : "lost", clogged ? clogged : reason, failed,
