@@ -7,6 +7,8 @@
 #include "figure.h"
 #include "rpc_pair.h"
 
+#include <openssl/crypto.h>
+
 #include "base/fault.h"
 
 enum { LONG = 300000, TURNS = 40 };
@@ -24,10 +26,54 @@ typedef struct scene {
 } scene;
 
 static uint8_t long_bytes[LONG];
+static bool with_tls;
+
+/* ---- OpenSSL's memory ---- */
+
+static uint64_t ssl_left; /* until an allocation of OpenSSL fails; 0: none will */
+static bool ssl_stays;
+
+static bool ssl_fails(void)
+{
+    if (!ssl_left) return false;
+    if (ssl_left > 1) {
+        ssl_left--;
+        return false;
+    }
+    if (!ssl_stays) ssl_left = 0;
+    return true;
+}
+
+static void *ssl_malloc(size_t n, const char *file, int line)
+{
+    (void)file;
+    (void)line;
+    return ssl_fails() ? NULL : malloc(n);
+}
+
+static void *ssl_realloc(void *p, size_t n, const char *file, int line)
+{
+    (void)file;
+    (void)line;
+    return ssl_fails() ? NULL : realloc(p, n);
+}
+
+static void ssl_free(void *p, const char *file, int line)
+{
+    (void)file;
+    (void)line;
+    free(p);
+}
+
+/* ---- the scene ---- */
 
 static rle_rpc *try_worker(const char *name)
 {
-    rle_rpc_options o = {.name = name, .token = &test_token, .no_guard = true};
+    static const rle_tls_options psk = {.psk = true, .unix_too = true};
+    rle_rpc_options o = {.name = name,
+                         .token = &test_token,
+                         .no_guard = true,
+                         .tls = with_tls ? &psk : NULL};
     rle_rpc *rpc = NULL;
     return rle_rpc_new(&o, &rpc) == RLE_OK ? rpc : NULL;
 }
@@ -259,7 +305,7 @@ static bool fail_at(rle_fault_kind kind, uint64_t nth, bool persistent, bool sto
 static void fail_everywhere(rle_fault_kind kind, const char *what)
 {
     uint64_t places = 0, scenes = 0;
-    for (int stop = 0; stop < 2; stop++)
+    for (int stop = 0; stop < (with_tls ? 1 : 2); stop++)
         for (int persistent = 0; persistent < 2; persistent++) {
             uint64_t nth = 1;
             while (fail_at(kind, nth, persistent, stop)) {
@@ -290,13 +336,60 @@ static void f21_the_system_may_fail_anywhere(void **state)
     fail_everywhere(RLE_FAULT_IO, "the system");
 }
 
+static void f21_memory_and_the_system_may_fail_anywhere_with_tls(void **state)
+{
+    (void)state;
+    with_tls = true;
+    fail_everywhere(RLE_FAULT_ALLOC, "memory, with TLS,");
+    fail_everywhere(RLE_FAULT_IO, "the system, with TLS,");
+    with_tls = false;
+}
+
+/* OpenSSL allocates thousands of times: a sample of the places, all with RLE_FULL. */
+static void f21_openssl_may_lack_memory(void **state)
+{
+    (void)state;
+    uint64_t runs = 0, last = 0;
+    with_tls = true;
+    for (int persistent = 0; persistent < 2; persistent++) {
+        bool hit = true;
+        for (uint64_t nth = 1; hit; nth += getenv("RLE_FULL") ? 1 : nth / 4 + 1) {
+            size_t bytes = rle_mem_bytes(), fds = open_fds();
+            scene s = {0};
+            ssl_stays = persistent;
+            ssl_left = nth;
+            scene_all(&s);
+            hit = persistent ? ssl_left == 1 : ssl_left == 0;
+            ssl_left = 0;
+            scene_recover(&s);
+            scene_stop(&s);
+            if (rle_mem_bytes() != bytes || open_fds() != fds)
+                fail_msg("at %llu: %zu bytes and %zu descriptors are left",
+                         (unsigned long long)nth, rle_mem_bytes() - bytes,
+                         open_fds() - fds);
+            runs++;
+            last = nth;
+        }
+    }
+    with_tls = false;
+    assert_true(last > 100);
+    figure(
+        "F21",
+        "OpenSSL lacks memory at %llu of its about %llu allocations: no crash, nothing "
+        "left, the next call works",
+        (unsigned long long)runs, (unsigned long long)last);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
 {
+    CRYPTO_set_mem_functions(ssl_malloc, ssl_realloc, ssl_free);
     const struct CMUnitTest tests[] = {
         TEST(f21_memory_may_fail_anywhere),
         TEST(f21_the_system_may_fail_anywhere),
+        TEST(f21_memory_and_the_system_may_fail_anywhere_with_tls),
+        TEST(f21_openssl_may_lack_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
