@@ -240,6 +240,8 @@ rle_status rle_follower_arrived(rle_follower *fo, const rle_frame *f)
 
 rle_status rle_follower_answered(rle_follower *fo, const rle_frame *f, rle_msg *m)
 {
+    /* A longer answer is on its way into the block. */
+    if (fo->lent) return rle_fail(RLE_INVALID_ARGUMENT, "weights were answered twice");
     if (f->type == RLE_FRAME_RESULT) {
         uint8_t *to = rle_follower_lend(fo, m->size);
         if (!to) return rle_oom(m->size, "weights");

@@ -413,6 +413,60 @@ static void malformed_questions_end_the_connection(void **state)
     rle_rpc_free(a);
 }
 
+/* Answers no publisher of ours would give: the connection ends, the follower stays. */
+static void malformed_answers_end_the_connection(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", NULL);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    rle_follower *fo = follow(a, rle_rpc_peer(a, "x"), "policy");
+    size_t bytes = 0;
+    for (int kind = 0; kind < 5; kind++) {
+        raw r = raw_join(a, "x");
+        rle_frame f;
+        static uint8_t payload[4096];
+        assert_int_equal(raw_read(&r, &f, payload, sizeof payload), 1); /* it asks anew */
+        assert_int_equal(f.type, RLE_FRAME_CALL);
+        rle_frame answer = {.type = RLE_FRAME_RESULT, .id = f.id};
+        rle_writer error;
+        rle_writer_init(&error);
+        rle_error_encode(&error, &(rle_wire_error){.code = RLE_INTERNAL, .message = {"no", 2}});
+        memset(payload, 0, sizeof payload);
+        if (kind == 0) {
+            raw_send(&r, answer, payload, 100); /* no values */
+        } else if (kind == 1) {
+            raw_send(&r, answer, "\1\0\0", 3); /* the version is nil */
+        } else {
+            answer.flags = RLE_FLAG_MORE;
+            answer.body = 10000;
+            answer.values = 100;
+            answer.tensors = 1;
+            raw_send(&r, answer, payload, 4000);
+            answer = (rle_frame){.type = RLE_FRAME_RESULT, .id = f.id};
+            if (kind == 2) {
+                answer.flags = RLE_FLAG_MORE;
+                answer.body = 20000;
+            } else if (kind == 4) {
+                answer.type = RLE_FRAME_ERROR;
+            }
+            if (kind == 4)
+                raw_send(&r, answer, error.data, error.len);
+            else
+                raw_send(&r, answer, payload, 4000);
+        }
+        rle_writer_fini(&error);
+        assert_int_equal(raw_read(&r, &f, payload, sizeof payload), 0);
+        raw_close(&r);
+        assert_false(rle_peer_connected(a, rle_rpc_peer(a, "x")));
+        bool failed, connected;
+        assert_int_equal(rle_follower_look(fo, &failed, &connected), 0);
+        assert_false(failed);
+        if (kind == 2) bytes = rle_mem_bytes();
+        if (kind > 2) assert_true(rle_mem_bytes() <= bytes + 4096);
+    }
+    rle_rpc_free(a);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
@@ -429,6 +483,7 @@ int main(void)
         TEST(what_a_follower_may_not_have_is_refused),
         TEST(f12_a_stopped_follower_never_piles_up_versions),
         TEST(malformed_questions_end_the_connection),
+        TEST(malformed_answers_end_the_connection),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
