@@ -3,6 +3,10 @@
 -- what was done about it.
 local launched = require "launched"
 local figure = require "figure"
+local stdlib = require "posix.stdlib"
+
+-- A segmentation fault is to be one, also where a sanitizer would rather report it.
+stdlib.setenv("ASAN_OPTIONS", (os.getenv "ASAN_OPTIONS" or "") .. ":handle_segv=0")
 
 local runs = {}
 

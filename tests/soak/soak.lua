@@ -15,6 +15,7 @@ local args = rl.args {
   observers = { 4, "observer processes" },
   every = { 5, "seconds from one fault to the next, about" },
   seed = { 1, "of the faults" },
+  timeout = { 15, "seconds an episode may take" },
   report = { 10, "seconds from one line to the next" },
 }
 
@@ -179,7 +180,7 @@ local function trainer(ctx)
   local began, samples, steps, dropped = now(), {}, 0, 0
   local ends, next_report, over = began + args.minutes * 60, began, false
   local loop = rl.episode.new {
-    observers = agent.observers, with = { rpc.rref(agent) }, timeout = 5, patience = 1,
+    observers = agent.observers, with = { rpc.rref(agent) }, timeout = args.timeout, patience = 1,
     drop = function(_, i) agent:drop(i) dropped = dropped + 1 end,
     finish = function(_, totals)
       for _, total in ipairs(totals) do steps = steps + total end
