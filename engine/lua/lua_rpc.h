@@ -65,6 +65,7 @@ typedef struct rle_lua_batches {
     rle_map by_key;              /* object and name -> the first of them */
     rle_map names; /* hashes of names that were declared as batched; they outlive a worker */
     size_t eager;  /* those that are due when there is nothing else to do */
+    uint64_t flushes; /* so far */
 } rle_lua_batches;
 
 typedef struct rle_lua_rpc {

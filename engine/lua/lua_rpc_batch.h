@@ -61,7 +61,6 @@ typedef struct rle_lua_batch {
     bool retired; /* declared anew, or its object is gone: no further calls */
     rle_batch_buffer *filling, *spare;
     size_t spares, flights; /* flights: flushes that are not over */
-    uint64_t flushes;
     rle_batch_calls kept; /* the block of an earlier flush */
 } rle_lua_batch;
 

@@ -97,7 +97,8 @@ static void fail_with_message(rle_lua_flush *f, rle_status code)
     rle_lua_flush_fail(f, &e);
 }
 
-/* The inputs' handles, which the script may have kept, lead to nothing from now on. */
+/* What the script may have kept, the inputs' handles and the table that tells of the batch, leads
+ * to nothing from now on. */
 static void close_inputs(lua_State *L, rle_lua_flush *f)
 {
     if (f->info_ref == LUA_NOREF) return;
@@ -114,6 +115,8 @@ static void close_inputs(lua_State *L, rle_lua_flush *f)
         h->by_batch = true;
         rle_tensor_release(t);
     }
+    lua_pushnil(L);
+    lua_setmetatable(L, -2);
     lua_pop(L, 1);
     luaL_unref(L, LUA_REGISTRYINDEX, f->info_ref);
 }
@@ -169,7 +172,6 @@ void rle_lua_batch_flush(lua_State *L, rle_lua_batch *b, rle_flush_reason reason
         b->filling = NULL;
     }
     if (h) {
-        b->flushes++;
         h->flush = f;
         h->nested = true;
         h->deadline = latest_deadline(&f->calls);
@@ -192,9 +194,10 @@ void rle_lua_batch_flush(lua_State *L, rle_lua_batch *b, rle_flush_reason reason
 
 /* ---- arguments ---- */
 
+/* Of the coroutine that runs, or of the one that resumed it. */
 static rle_lua_flush *check_flush(lua_State *L)
 {
-    rle_lua_handler *h = rle_lua_handler_of(L);
+    rle_lua_handler *h = rle_lua_rpc_state.current;
     if (!h || !h->flush) rle_lua_fail(L, RLE_INTERNAL, "not in a batch");
     return h->flush;
 }
@@ -237,18 +240,12 @@ static void read_values(lua_State *L, const rle_lua_flush *f, int first)
     }
 }
 
-static void set_context(lua_State *L, const rle_lua_handler *h)
-{
-    const rle_lua_batch *b = h->flush->batch;
-    rle_lua_handler_context(L, b->method, b->flushes << FLUSH_DRAWS_LOG2);
-}
-
 /* batch_args() -> spec, object, inputs..., info */
 static int batch_args(lua_State *L)
 {
     rle_lua_flush *f = check_flush(L);
-    set_context(L, rle_lua_handler_of(L));
     const rle_lua_batch *b = f->batch;
+    rle_lua_handler_context(L, b->method, ++rle_lua_rpc_state.batched.flushes << FLUSH_DRAWS_LOG2);
     lua_settop(L, 0);
     luaL_checkstack(L, b->inputs + 12, "arguments of a batch");
     rle_lua_check(L, close_gaps(f));
@@ -280,8 +277,7 @@ static int batch_args(lua_State *L)
 
 /* ---- what is told of the callers, when asked ---- */
 
-/* batch_callers() -> names of the callers, numbers of their rows: lists, an entry a call
- */
+/* batch_callers() -> names of the callers, numbers of their rows: lists, an entry a call */
 static int batch_callers(lua_State *L)
 {
     rle_lua_enter(L);
