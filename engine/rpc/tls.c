@@ -1,4 +1,4 @@
-/* tls.c - TLS over a socket: handshake, bytes in and out. */
+/* tls.c - TLS over another filling of the table: handshake, bytes in and out. */
 #include "rpc/tls.h"
 
 #include <errno.h>
@@ -6,7 +6,6 @@
 #include <openssl/ssl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/mem.h"
 #include "rpc/tls_internal.h"
@@ -34,9 +33,8 @@ static int bio_read(BIO *bio, char *to, int n)
         }
         if (most > c->most_before - c->received) most = c->most_before - c->received;
     }
-    ssize_t got;
-    do got = rle_receive(c->fd, to, most);
-    while (got < 0 && errno == EINTR);
+    struct iovec block = {to, most};
+    ssize_t got = c->below.ops->readv(&c->below, &block, 1);
     if (got > 0) {
         if (c->received < sizeof c->first)
             for (size_t i = 0; i < (size_t)got && c->received + i < sizeof c->first; i++)
@@ -96,13 +94,17 @@ static size_t give_socket(rle_tls_conn *c, const uint8_t *p, size_t n)
 {
     size_t at = 0;
     while (at < n && !c->mute) {
-        ssize_t put = rle_transmit(c->fd, p + at, n - at);
+        struct iovec block = {(uint8_t *)p + at, n - at};
+        ssize_t put = c->below.ops->writev(&c->below, &block, 1);
         if (put > 0)
             at += (size_t)put;
         else if (errno == EAGAIN)
             return at;
-        else if (errno != EINTR)
+        else if (errno == EPIPE || errno == ECONNRESET)
             c->mute = true;
+        else
+            c->write_errno = errno;
+        if (c->write_errno) return at;
     }
     return n;
 }
@@ -135,8 +137,9 @@ static rle_status push(rle_tls_conn *c)
     push_kept(c);
     size_t n = tls->staged;
     tls->staged = 0;
-    if (!n) return RLE_OK;
+    if (!n && !c->write_errno) return RLE_OK;
     size_t sent = c->out_len ? 0 : give_socket(c, tls->stage, n);
+    if (c->write_errno) return rle_fail(RLE_UNAVAILABLE, "%s", strerror(c->write_errno));
     return keep_rest(c, tls->stage + sent, n - sent);
 }
 
@@ -204,7 +207,7 @@ static ssize_t tls_readv(rle_transport *t, const struct iovec *iov, int n)
             if (rc == 1) continue;
             int kind = SSL_get_error(c->ssl, rc);
             bool over = kind == SSL_ERROR_ZERO_RETURN || c->ended;
-            bool bad = kind != SSL_ERROR_WANT_READ && !over;
+            bool bad = kind != SSL_ERROR_WANT_READ && !over && !c->socket_errno;
             if (bad) spoiled(c, rle_tls_explain(c, kind));
             /* An alert, or the answer to a change of keys. */
             rle_status sent = push(c);
@@ -212,7 +215,7 @@ static ssize_t tls_readv(rle_transport *t, const struct iovec *iov, int n)
             c->more = kind != SSL_ERROR_WANT_READ;
             if (total) return (ssize_t)total; /* the rest is told by the next read */
             if (over) return 0;
-            errno = bad ? EPROTO : EAGAIN;
+            errno = c->failed ? EPROTO : c->socket_errno ? c->socket_errno : EAGAIN;
             return -1;
         }
     }
@@ -279,9 +282,10 @@ static void tls_close(rle_transport *t)
     if (c->shaken && !c->failed) SSL_shutdown(c->ssl); /* says that nothing more comes */
     push(c);
     ERR_clear_error();
+    c->below.ops->close(&c->below);
     free_conn(c);
     t->self = NULL;
-    rle_socket_transport.close(t);
+    t->fd = -1;
 }
 
 static const rle_transport_ops tls_transport = {.name = "tls",
@@ -299,7 +303,7 @@ rle_status rle_tls_wrap(rle_tls *tls, rle_transport *t, const rle_address *other
     rle_tls_conn *c = rle_calloc(1, sizeof *c);
     if (!c) return rle_oom(sizeof *c, "connection");
     c->tls = tls;
-    c->fd = t->fd;
+    c->below = *t;
     c->initiator = initiator;
     c->most_before = tls->psk ? RLE_TLS_BEFORE_PSK : RLE_TLS_BEFORE;
     snprintf(c->other, sizeof c->other, "%s", other->shown);

@@ -30,7 +30,7 @@ struct rle_tls {
 typedef struct rle_tls_conn {
     rle_tls *tls;
     SSL *ssl;
-    int fd;
+    rle_transport below; /* the socket */
     bool initiator;
     bool shaken;   /* the handshake is done */
     bool drained;  /* the socket has nothing more, as far as the present call knows */
@@ -39,7 +39,7 @@ typedef struct rle_tls_conn {
     bool mute;     /* writing fails */
     bool failed;   /* for the reason in `why` */
     bool too_much; /* came before the handshake was done */
-    int socket_errno;
+    int socket_errno, write_errno; /* of the socket, for good */
     uint8_t first[4]; /* bytes that came */
     size_t received, most_before;
     uint8_t *out; /* encrypted, not yet taken by the socket */

@@ -93,16 +93,6 @@ int rle_sim_accept(int listener, rle_address *peer);
 ssize_t rle_sim_readv(int fd, const struct iovec *iov, int n);
 ssize_t rle_sim_writev(int fd, const struct iovec *iov, int n);
 void rle_sim_close(int fd);
-static inline ssize_t rle_receive(int fd, void *to, size_t n)
-{
-    if (rle_simulated()) return rle_sim_readv(fd, &(struct iovec){to, n}, 1);
-    return recv(fd, to, n, 0);
-}
-static inline ssize_t rle_transmit(int fd, const void *from, size_t n)
-{
-    if (rle_simulated()) return rle_sim_writev(fd, &(struct iovec){(void *)from, n}, 1);
-    return send(fd, from, n, MSG_NOSIGNAL);
-}
 void rle_sim_credentials(int fd, pid_t *pid, uid_t *uid);
 
 /* A new connection of a listener: descriptor with the flags above, or -1 and errno. */

@@ -4,6 +4,7 @@
 
 #include <malloc.h>
 
+#include "base/fault.h"
 #include "figure.h"
 #include "tls_certificates.h"
 
@@ -378,6 +379,83 @@ static void what_waits_for_room_goes_out_by_itself(void **state)
     rle_rpc_free(b);
 }
 
+/* ---- failures of memory and of the system ---- */
+
+/* Join and call while the nth allocation, or call of the system, fails. True when it was
+ * never come to. Whatever happens is told, and nothing stays behind. */
+static bool with_fault(rle_fault_kind kind, uint64_t nth, bool persistent, bool *called)
+{
+    rle_rpc_options o = {.tls = &psk};
+    rle_rpc *a = worker("a", &o), *b = worker("b", &o);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    rle_peer *peer = rle_rpc_peer(b, "a");
+    const char *addresses[] = {test_address};
+    rle_peer_hint(b, peer, addresses, 1);
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "f", 1);
+    rle_encode_integer(&e, 41);
+    rle_call_spec spec = {.peer = peer, .method = "f", .timeout = 20 * RLE_SECONDS};
+    rle_future *f = NULL;
+    rle_fault_order(kind, nth, persistent);
+    rle_status s = rle_rpc_call(b, &spec, &e, &f);
+    for (int i = 0; f && i < 300 && rle_future_status(b, f) == RLE_FUTURE_PENDING; i++) {
+        turn(a, b);
+        rle_incoming_info info;
+        rle_decoder d;
+        rle_value v;
+        rle_incoming *in = rle_rpc_next_call(a, &info, &d);
+        if (!in) continue;
+        if (rle_decode(&d, &v) != RLE_OK) v.u.integer = 0;
+        rle_incoming_read(a, in);
+        rle_encoder r;
+        rle_encoder_init(&r);
+        rle_wire_error no = {.code = RLE_RESOURCE_EXHAUSTED, .message = {"no memory", 9}};
+        rle_encode_result_head(&r, 1);
+        rle_encode_integer(&r, v.u.integer + 1);
+        if (rle_incoming_reply(a, in, &r) != RLE_OK) rle_incoming_fail(a, in, &no);
+        rle_encoder_fini(&r);
+    }
+    bool passed = rle_fault_left(kind) > 1; /* it is still to come */
+    rle_fault_order(kind, 0, false);
+    assert_true(s == RLE_OK || s == RLE_RESOURCE_EXHAUSTED);
+    *called = f && rle_future_status(b, f) == RLE_FUTURE_DONE;
+    if (*called) assert_int_equal(result_of(f), 42);
+    if (f) rle_future_release(b, f);
+    rle_encoder_fini(&e);
+    rle_rpc_free(b);
+    rle_rpc_free(a);
+    return passed;
+}
+
+static void f21_a_failure_at_every_place_leaves_nothing_behind(void **state)
+{
+    (void)state;
+    static const rle_fault_kind kinds[] = {RLE_FAULT_ALLOC, RLE_FAULT_IO};
+    bool called;
+    with_fault(RLE_FAULT_ALLOC, 1000000, false,
+               &called); /* what the first one takes for good */
+    assert_true(called);
+    size_t bytes = rle_mem_bytes(), blocks = rle_mem_blocks(), fds = open_fds();
+    for (int k = 0; k < 2; k++) {
+        for (int persistent = 0; persistent < 2; persistent++) {
+            uint64_t n = 1;
+            while (n < 400 && !with_fault(kinds[k], n, persistent, &called)) {
+                assert_int_equal(rle_mem_bytes(), bytes);
+                assert_int_equal(rle_mem_blocks(), blocks);
+                assert_int_equal(open_fds(), fds);
+                unlink(test_address + 5);
+                n++;
+            }
+            assert_true(called);
+            assert_in_range(n, 5, 399);
+            figure("F21", "over TLS: %s, %s, at each of %d places: nothing left behind",
+                   k ? "system calls" : "allocations", persistent ? "for good" : "once",
+                   (int)n - 1);
+        }
+    }
+}
+
 static void an_idle_connection_is_small(void **state)
 {
     (void)state;
@@ -415,6 +493,7 @@ int main(void)
         TEST(long_messages_pass_both_ways_at_once),
         TEST(what_was_read_ahead_is_not_forgotten),
         TEST(what_waits_for_room_goes_out_by_itself),
+        TEST(f21_a_failure_at_every_place_leaves_nothing_behind),
         TEST(an_idle_connection_is_small),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

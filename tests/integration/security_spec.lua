@@ -115,6 +115,33 @@ describe("F34: what is not exported", function()
   end)
 end)
 
+describe("F33: another token", function()
+  it("is refused, and both sides say so", function()
+    local folder = process.folder()
+    process.check { "mkdir", "-p", folder .. "/.config/rlengine" }
+    process.write(folder .. "/.config/rlengine/token", ("y"):rep(32))
+    process.check { "chmod", "600", folder .. "/.config/rlengine/token" }
+    local trainer = process.run { "sh", "-c", [[
+"$0" -e "$1" >"$3/out" 2>"$3/err" &
+while ! grep -q '[0-9]$' "$3/out"; do sleep 0.02; done
+ADDRESS=$(cat "$3/out") HOME=$3 XDG_CONFIG_HOME= RLENGINE_TOKEN_FILE= "$0" -e "$2"
+echo "ended with $?" >&2
+kill $!
+wait $! 2>/dev/null]], process.program(), [[
+local rpc = require("rlengine").rpc
+print(rpc.init { name = "trainer", listen = "127.0.0.1:0", token = ("x"):rep(32) }[1])
+io.stdout:flush()
+rpc.serve()]], [[
+require("rlengine").rpc.init { name = "obs", connect = os.getenv "ADDRESS" }]], folder }
+    assert.truthy(trainer.err:find('UNAUTHENTICATED: "trainer" refused the token in '
+      .. "~/.config/rlengine/token", 1, true), trainer.err)
+    assert.matches("ended with 77", trainer.err)
+    assert.matches("refused 127%.0%.0%.1:%d+: wrong token %(1 in the last minute%)",
+      process.read(folder .. "/err"))
+    process.remove(folder)
+  end)
+end)
+
 describe("F35: bytecode", function()
   it("is refused from every source", function()
     local folder = process.folder()
@@ -236,6 +263,7 @@ end }
     for _, each in ipairs(run:processes()) do pids[#pids + 1] = each.pid end
     assert.is_true(#pids >= 4)
     assert.equal(0, open_ports(pids))
+    figure("F36", "ports of rl.launch's %d processes that others reach: 0", #pids)
     assert.equal(0, run:wait())
     run:remove()
   end)
