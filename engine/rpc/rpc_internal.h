@@ -17,7 +17,7 @@
  *   server.c      calls we serve
  *   batch.c       calls we serve together (batch_internal.h)
  *   remote_ref.c  who holds which of our objects
- * What workers that come and go need is declared in joining.h.
+ * What workers that come and go need is declared in joining_internal.h.
  *   dump.c        all of it as text
  *   publish.c     versions of weights for many workers
  *   follow.c      those of others
@@ -39,7 +39,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/note.h"
-#include "rpc/handshake.h"
+#include "rpc/handshake_internal.h"
 #include "rpc/loop.h"
 #include "rpc/map.h"
 #include "rpc/rpc.h"
@@ -550,8 +550,8 @@ void rle_export_hold_values(rle_rpc *rpc, const uint8_t *values, size_t size, in
 bool rle_export_hold_locked(rle_rpc *rpc, uint64_t object);
 void rle_export_unhold_locked(rle_rpc *rpc, uint64_t object);
 
-#include "rpc/publish.h"
+#include "rpc/publish_internal.h"
 
-#include "rpc/joining.h"
+#include "rpc/joining_internal.h"
 
 #endif

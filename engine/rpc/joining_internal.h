@@ -1,9 +1,9 @@
-/* joining.h - workers that come and go: what handshake.c, replace.c, listen.c, link.c and
+/* joining_internal.h - workers that come and go: what handshake.c, replace.c, listen.c, link.c and
  * lost.c have for the other files of engine/rpc. Comes with rpc_internal.h.
  *
  * All of it wants the loop's lock held. */
-#ifndef RLE_RPC_JOINING_H
-#define RLE_RPC_JOINING_H
+#ifndef RLE_RPC_JOINING_INTERNAL_H
+#define RLE_RPC_JOINING_INTERNAL_H
 
 #include "rpc/rpc_internal.h"
 
