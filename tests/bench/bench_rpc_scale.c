@@ -48,6 +48,15 @@ static crowd_report ordered(rle_rpc *rpc, const crowd *c, crowd_order o, int64_t
     return r;
 }
 
+/* Of this process: the server. */
+static double cpu_seconds(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) * 1e-6;
+}
+
 static double rate_of_one;
 
 static void many(int count)
@@ -67,7 +76,9 @@ static void many(int count)
             ordered(rpc, &c, (crowd_order){.what = CROWD_CONNECT, .count = count - 1}, 0);
     rle_usage after = usage();
     bytes = rle_mem_bytes() - bytes;
+    double cpu = cpu_seconds();
     crowd_report r = ordered(rpc, &c, (crowd_order){.what = CROWD_CALL, .seconds = 2}, 0);
+    cpu = cpu_seconds() - cpu;
     double rate = (double)r.calls / r.seconds, share = (double)r.calls / count;
     if (count == 1) rate_of_one = rate;
     printf("%7d", count);
@@ -77,9 +88,10 @@ static void many(int count)
                (double)(after.resident - before.resident) / (count - 1) / 1024);
     else
         printf("        -           -           -");
-    printf("   %7d   %7.0f   %7.2f   %8.3f   %8.3f   %5.2f   %5.2f\n",
+    printf("   %7d   %7.0f   %7.2f   %6.2f   %8.3f   %8.3f   %5.2f   %5.2f\n",
            after.threads - before.threads, rate, rate_of_one ? rate / rate_of_one : 0,
-           r.p50 * 1e3, r.p99 * 1e3, (double)r.least / share, (double)r.most / share);
+           cpu * 1e6 / (double)r.calls, r.p50 * 1e3, r.p99 * 1e3, (double)r.least / share,
+           (double)r.most / share);
     fflush(stdout);
     crowd_end(&c);
     rle_rpc_free(rpc);
@@ -109,9 +121,11 @@ int main(int argc, char **argv)
     snprintf(address, sizeof address, "unix:%s/s", folder);
     rle_token_from_bytes("0123456789abcdef0123456789abcdef", 32, "bench", &token);
     rle_log_set_level(RLE_LOG_ERROR); /* that the crowd ends is no news here */
-    printf("workers   joins/s      engine    resident   threads   calls/s   against "
-           "    p50 ms     p99 ms   least    most\n"
-           "                        each        each     more                one\n");
+    printf(
+        "workers   joins/s      engine    resident   threads   calls/s   against   us of "
+        "    p50 ms     p99 ms   least    most\n"
+        "                        each        each      more                 one     "
+        "cpu\n");
     static const int counts[] = {1, 100, 1000, 10000};
     if (argc > 1)
         for (int i = 1; i < argc; i++) many(atoi(argv[i]));

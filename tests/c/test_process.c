@@ -309,7 +309,15 @@ static void every_allocation_of_a_run_may_fail(void **state)
     members[0].prefix = true;
     members[0].handoff_size = 1;
     static const char *const argv[] = {"sh", "-c", "exit 0", NULL};
-    rle_group group = {.exe = "/bin/sh", .argv = argv, .members = members, .count = 1};
+    char folder[] = "/tmp/rle-test-XXXXXX", requests[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(requests, sizeof requests, "%s/requests", folder);
+    rle_group group = {.exe = "/bin/sh",
+                       .argv = argv,
+                       .members = members,
+                       .count = 1,
+                       .restarts = {.max = 3, .within = 1, .backoff = 1},
+                       .requests = requests};
     bool passed = false;
     for (int nth = 1; nth < 40 && !passed; nth++) {
         rle_group_result r;
@@ -322,6 +330,7 @@ static void every_allocation_of_a_run_may_fail(void **state)
         assert_int_equal(rle_mem_bytes(), bytes_before);
     }
     assert_true(passed);
+    assert_int_equal(rmdir(folder), 0);
 }
 
 /* ---- folders ---- */

@@ -55,25 +55,25 @@ static void many(int count)
     assert_int_equal(idle.threads, before.threads);
     assert_true(engine <= 16 << 10);
     assert_true(resident <= 16 << 10);
-    crowd_report r = ordered(rpc, &c, (crowd_order){.what = CROWD_CALL, .seconds = 1}, 0);
+    crowd_order calls = {.what = CROWD_CALL, .seconds = count > 500 ? count / 500.0 : 1};
+    crowd_report r = ordered(rpc, &c, calls, 0);
     double share = (double)r.calls / count;
     figure("F24",
            "%d workers: %.0f join a second, %.1f KiB each (%.1f KiB resident), no thread "
            "more; %.0f calls a second, half of them within %.1f ms, 99 %% within %.1f "
-           "ms; least "
-           "%.2f, most %.2f of an even share",
+           "ms; least %.2f, most %.2f of an even share",
            count, (count - 1) / joined.seconds, (double)engine / 1024,
            (double)resident / 1024, (double)r.calls / r.seconds, r.p50 * 1e3, r.p99 * 1e3,
            (double)r.least / share, (double)r.most / share);
-    assert_true((count - 1) / joined.seconds >=
-                200); /* ten times as many where nothing else runs */
+    /* Ten times as many, and more, where nothing else runs. */
+    assert_true((count - 1) / joined.seconds >= 200);
     /* Many calls each, or a worker that had a single one less than others would be
      * blamed. */
     if (share >= 20) {
         assert_true((double)r.least >= share / 2);
         assert_true((double)r.most <= share * 2);
     }
-    assert_true(r.least > 0);
+    if (share >= 5) assert_true(r.least > 0);
     rle_usage busy = usage();
     assert_int_equal(busy.threads, before.threads);
     ordered(rpc, &c, (crowd_order){.what = CROWD_LEAVE, .count = count - 1}, 0);

@@ -1,13 +1,17 @@
 -- F30, B43: environments that crash, end their process, hang or raise. Training goes on with those
 -- that are left; what failed is started again and plays again, and the user reads what it was and
 -- what was done about it.
+local rl = require "rlengine"
+local faults = require "faults"
 local launched = require "launched"
 local figure = require "figure"
+local workers = require "workers"
 local stdlib = require "posix.stdlib"
 
 -- A segmentation fault is to be one, also where a sanitizer would rather report it.
 stdlib.setenv("ASAN_OPTIONS", (os.getenv "ASAN_OPTIONS" or "") .. ":handle_segv=0")
 
+local rpc = rl.rpc
 local runs = {}
 
 local function run(script, seconds)
@@ -139,6 +143,71 @@ describe("an observer whose environment", function()
     has(err, 'observer "obs_0_for_0" is back; 2 of 2 play\n')
   end)
 
+  it("F30: hangs is left out, where nobody starts it again, until it hears", faults.row(
+    function(world)
+    local let_go = world.group.folder .. "/go"
+    local body = [[
+      local Observer = rpc.class("Observer", { "run_episode" })
+      function Observer:init(id, file) self.id, self.file = id, file end
+      function Observer:run_episode()
+        if self.id == 1 then while not io.open(self.file) do end end
+        return self.id
+      end]]
+    world:start("obs_1", body)
+    world:start("obs_2", body)
+    world:join("obs_1", "obs_2")
+    local list = { rpc.remote("obs_1", "Observer", 1, let_go),
+      rpc.remote("obs_2", "Observer", 2, let_go) }
+    local loop = rl.episode.new { observers = list, timeout = 0.5, patience = 0.3,
+      report = function() end }
+    assert.same({ 2 }, loop:run())
+    assert.same({ 2 }, loop.finished)
+    assert.is_true(workers.eventually(function()
+      assert.same({ 2 }, loop:run())
+      return world:count 'observer "obs_1" hangs: no reply after deadline + 0.3 s' == 1
+    end))
+    require("process").write(let_go, "")
+    assert.is_true(workers.eventually(function() return #loop:run() == 2 end))
+    assert.same({ 1, 2 }, loop.finished)
+    assert.equal(1, world:count 'observer "obs_1" is back; 2 of 2 play')
+    for _, observer in ipairs(list) do observer:release() end
+  end))
+
+  it("F30: is made again with what it was made with", faults.row(function(world)
+    local body = [[
+      local Thing = rpc.class("Thing", { "all" })
+      function Thing:init(...) self.list, self.n = { ... }, select("#", ...) end
+      function Thing:all() return unpack(self.list, 1, self.n) end]]
+    local w = world:start("w", body)
+    world:join "w"
+    local Mine = rpc.class("Mine", {})
+    local mine = rpc.rref(Mine())
+    local thing = rpc.remote("w", "Thing", 1, nil, "three", { 4 }, mine, nil)
+    local function check(n, ...)
+      assert.equal(6, n)
+      local a, b, c, d, e, f = ...
+      assert.same({ 1, nil, "three", { 4 } }, { a, b, c, d })
+      assert.equal(mine, e)
+      assert.is_nil(f)
+    end
+    local function all() return thing:rpc_sync():all() end
+    check(select("#", all()), all())
+    w:kill()
+    w:join()
+    assert.equal("UNAVAILABLE", faults.fails(all).code)
+    world:start("w", body)
+    assert.is_true(workers.eventually(function() return rpc.worker_info("w").connected end))
+    faults.fails(all)
+    thing = thing:remake()
+    check(select("#", all()), all())
+    local err = faults.fails(mine.remake, mine)
+    assert.equal("FAILED_PRECONDITION", err.code)
+    local tensor = rpc.remote("w", "Thing", rl.zeros(1))
+    assert.matches("cannot be made again: that takes a reference from rpc.remote, with no tensor",
+      faults.fails(tensor.remake, tensor).message)
+    for _, ref in ipairs { mine, thing, tensor } do ref:release() end
+  end))
+
   it("F30: takes longer than its deadline, and hears again, is left alone", function()
     local code, out, err = run(script("rpc.sleep(1.2)", nil, "timeout = 1, patience = 5,"))
     assert.equal("dropped\t6\talone\ttrue\n", out, err)
@@ -214,7 +283,7 @@ describe("an observer whose environment", function()
         end]]):gsub("rpc.sleep%(0.01%)", ""), nil)
     runs[#runs + 1] = started
     assert.is_true(started:says "begun", started:err())
-    local now = require("workers").now
+    local now = workers.now
     local worst = 0
     for n = 1, 3 do
       local pid
