@@ -286,3 +286,126 @@ describe("references given to third workers", function()
     assert.is_true(err.code == "NOT_FOUND" or err.code == "UNAVAILABLE")
   end)
 end)
+
+-- Workers that make objects of each other, keep, use, pass on and drop references at random.
+local PLAYER = [[
+local Thing = rpc.class("Thing", { "touch", "me" })
+function Thing:init() self.n = 0 end
+function Thing:touch() self.n = self.n + 1 return self.n end
+function Thing:me() return rpc.rref(self) end
+local bag, seed = {}, 1
+local function draw(n)
+  seed = (seed * 16807) % 2147483647
+  return seed % n + 1
+end
+rpc.register("keep", function(ref) bag[draw(20)] = ref end)
+rpc.register("play", function(count, given, others)
+  seed = given
+  local words, failed = {}, 0
+  for i = 1, count do
+    local what, k = draw(8), draw(20)
+    local ok, err = pcall(function()
+      if what <= 2 then
+        bag[k] = rpc.to(others[draw(#others)]):remote { timeout = 0.5 }:Thing()
+      elseif what == 3 then
+        bag[k] = rpc.rref(Thing())
+      elseif what == 4 then
+        bag[k] = nil
+      elseif bag[k] and what == 5 then
+        bag[draw(20)] = bag[k]:rpc_sync { timeout = 0.5 }:me()
+      elseif bag[k] and what == 6 then
+        rpc.to(others[draw(#others)]):rpc_async { timeout = 0.5 }:keep(bag[k]):wait()
+      elseif bag[k] and what == 7 and not bag[k]:local_value() then
+        bag[k]:release()
+      elseif bag[k] then
+        bag[k]:rpc_sync { timeout = 0.5 }:touch()
+      end
+    end)
+    if not ok then
+      failed = failed + 1
+      words[tostring(err):gsub("%d+", "N")] = true
+      bag[k] = nil
+    end
+    if i % 50 == 0 then collectgarbage() end
+  end
+  local list = {}
+  for text in pairs(words) do list[#list + 1] = text end
+  return list, failed
+end)
+rpc.register("empty", function()
+  bag = {}
+  collectgarbage()
+  collectgarbage()
+end)
+rpc.register("refs", function()
+  collectgarbage()
+  collectgarbage()
+  return #rpc.refs(), rpc.counters().objects, (require "rlengine.core").host_memory()
+end)
+]]
+
+-- What may be said to who uses a reference whose owner was killed, or that was released.
+local allowed = {
+  "owner \"w[N%d]\" of this reference is gone", "reference N was released",
+  "this reference was released", "disconnected", "is not connected", "cannot reach worker",
+  "no worker \"wN\" is known here", "could not be made", "has not joined",
+  "was not started in time", "took longer than",
+}
+
+describe("references at random", function()
+  it("F42: are all given back, whoever is killed", function()
+    local full = os.getenv "RLE_FULL"
+    local group = workers.group()
+    local names, alive = { "w1", "w2", "w3" }, {}
+    local function start(name)
+      alive[name] = group:start(name, PLAYER, ("listen = 'unix:%s/%s.sock'"):format(group.folder,
+        name))
+    end
+    for _, name in ipairs(names) do start(name) end
+    rpc.wait_for(names)
+    local rounds, count, used, failed = full and 40 or 4, full and 2000 or 60, 0, 0
+    for round = 1, rounds do
+      local futures = {}
+      for i, name in ipairs(names) do
+        local others = {}
+        for k, other in ipairs(names) do if k ~= i then others[#others + 1] = other end end
+        futures[i] = rpc.to(name):rpc_async { timeout = 120 }:play(count, round * 3 + i, others)
+      end
+      local victim = names[round % 3 + 1]
+      if round < rounds then
+        rpc.sleep(0.05)
+        alive[victim]:kill(signal.SIGKILL)
+        alive[victim]:join()
+        start(victim)
+      end
+      for i, name in ipairs(names) do
+        local ok, words, n = pcall(futures[i].wait, futures[i])
+        if ok then
+          used, failed = used + count, failed + n
+          for _, text in ipairs(words) do
+            local fine
+            for _, pattern in ipairs(allowed) do fine = fine or text:find(pattern) end
+            assert.is_truthy(fine, text)
+          end
+        else
+          assert.equal(victim, name, tostring(words))
+        end
+      end
+      rpc.wait_for(names)
+    end
+    local left = {}
+    assert.is_true(workers.eventually(function()
+      local total = 0
+      for _, name in ipairs(names) do rpc.rpc_sync(name, "empty") end
+      for i, name in ipairs(names) do
+        local refs, objects = rpc.rpc_sync(name, "refs")
+        left[i] = ("%s: %d references, %d objects"):format(name, refs, objects)
+        total = total + refs + objects
+      end
+      return total == 0
+    end, 10), table.concat(left, "; "))
+    require "figure"("F42", "%d operations of 3 workers, %d kills, %d refused: both tables empty",
+      used, rounds - 1, failed)
+    group:finish()
+  end)
+end)
