@@ -45,7 +45,7 @@ function Observer:run(agent, steps)
   end
   for name, list in pairs(seen) do seen[name] = rl.stack(list) end -- [steps, envs, ...]
   seen.last = self.obs
-  return seen, totals
+  return { seen = seen, totals = totals }
 end
 
 local function net(outputs)
@@ -72,15 +72,11 @@ Agent.select_action = rpc.batched(function(self, obs, batch)
   return self.policy:act(obs:to(self.device), { keys = batch.keys:to(self.device) })
 end, { input = { "obs f32[4]" }, size = args.observers * args.envs })
 
-function Agent:collect()
-  local seen, futures = {}, {}
-  for i, observer in ipairs(self.observers) do
-    futures[i] = observer:rpc_async():run(rpc.rref(self), args.steps)
-  end
-  for _, future in ipairs(futures) do
-    local part, totals = future:wait()
-    for _, total in ipairs(totals) do self.running:update(total) end
-    for name, value in pairs(part) do
+function Agent:gather(parts)
+  local seen = {}
+  for _, part in ipairs(parts) do
+    for _, total in ipairs(part.totals) do self.running:update(total) end
+    for name, value in pairs(part.seen) do
       seen[name] = seen[name] or {}
       table.insert(seen[name], value:to(self.device))
     end
@@ -110,16 +106,19 @@ end
 rl.launch {
   trainers = 1, observers_per_trainer = args.observers, args = args,
   trainer = function(ctx)
-    local agent, update, solved = Agent(ctx), 0
-    repeat
-      update = update + 1
-      agent:learn(agent:collect())
-      solved = agent.running.value > args.target
-      if update % args.log_every == 0 or solved then
-        print(("update %4d   steps %8d   running reward %6.1f"):format(update,
-          update * args.steps * args.envs * args.observers, agent.running.value))
-      end
-    until solved or update >= args.updates
+    local agent, solved = Agent(ctx), false
+    local loop = rl.episode.new {
+      observers = agent.observers, method = "run", with = { rpc.rref(agent), args.steps },
+      finish = function(_, parts) agent:learn(agent:gather(parts)) end,
+      report = function(self)
+        solved = agent.running.value > args.target
+        if self.number % args.log_every == 0 or solved then
+          print(("update %4d   steps %8d   running reward %6.1f"):format(self.number,
+            self.number * args.steps * args.envs * args.observers, agent.running.value))
+        end
+      end,
+    }
+    repeat loop:run() until solved or loop.number >= args.updates
     if solved then print(("solved: running reward %.1f"):format(agent.running.value)) end
     local c = rpc.counters()
     print(("batches : %d, rows in each: %.1f"):format(c.batches, c.batched_rows / c.batches))

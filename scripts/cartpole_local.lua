@@ -65,15 +65,23 @@ function Agent:report_episode(id, episode)
   self.episodes[id] = episode
   for t = 1, episode.steps do self.rewards:report(id, episode.rewards[t]:item()) end
 end
-function Agent:finish_episode()
+-- An observer was lost within an episode: that one does not count.
+function Agent:drop(id)
+  self.rewards:drop(id)
+  self.episodes[id] = nil
+end
+function Agent:finish_episode(totals)
   local log_probs, weights = {}, {}
   for id, returns in ipairs(self.rewards:returns { gamma = args.gamma, normalise = true }) do
     local episode = self.episodes[id]
-    local probs = self.policy(episode.observations:to(self.device))
-    local m = rl.distributions.Categorical { probs = probs }
-    log_probs[id] = m:log_prob(episode.actions:to(self.device))
-    for _, value in ipairs(returns) do weights[#weights + 1] = value end
+    if episode then
+      local probs = self.policy(episode.observations:to(self.device))
+      local m = rl.distributions.Categorical { probs = probs }
+      log_probs[#log_probs + 1] = m:log_prob(episode.actions:to(self.device))
+      for _, value in ipairs(returns) do weights[#weights + 1] = value end
+    end
   end
+  self.episodes = {}
   local loss = -(rl.cat(log_probs) * rl.tensor(weights, { device = self.device })):sum()
   self.optimizer:zero_grad()
   loss:backward()
@@ -82,9 +90,7 @@ function Agent:finish_episode()
 
   -- With several observers their mean counts: one update, one step of the running reward.
   self.reward = 0
-  for _, total in ipairs(self.rewards:totals()) do
-    self.reward = self.reward + total / #self.observers
-  end
+  for _, total in ipairs(totals) do self.reward = self.reward + total / #totals end
   self.running:update(self.reward)
   self.rewards:clear()
 end
@@ -97,7 +103,8 @@ rl.launch {
     local loop = rl.episode.new {
       observers = agent.observers, with = { rpc.rref(agent) }, device = agent.device,
       cleanup = rl.cleanup.per_episode { empty_cache = false, collect = true },
-      finish = function() agent:finish_episode() end,
+      drop = function(_, id) agent:drop(id) end,
+      finish = function(_, totals) agent:finish_episode(totals) end,
       report = function(self)
         solved = agent.running.value > args.target
         if self.number % args.log_every == 0 or solved then
