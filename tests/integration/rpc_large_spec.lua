@@ -104,8 +104,10 @@ describe("large messages", function()
     figure("B21", "%d MB in a call: %.0f MB/s; %d small calls meanwhile, median %.2f ms, longest "
       .. "%.2f ms; sender's peak %+.1f MB, receiver's %+.1f MB", size / MB, size / MB / seconds,
       #times, percentile(times, .5) * 1e3, percentile(times, 1) * 1e3, here / MB, there / MB)
-    assert_memory(here, size + slack, "sender")
-    assert_memory(there, size + slack, "receiver")
+    -- A tensor of another device is in the host's memory as well, at either end.
+    local copies = rl.default_device().type == "cpu" and 1 or 2
+    assert_memory(here, copies * size + slack, "sender")
+    assert_memory(there, copies * size + slack, "receiver")
     assert.is_true(percentile(times, .5) < 5) -- seconds: a guard only
   end)
 
