@@ -26,7 +26,7 @@ typedef struct scene {
 } scene;
 
 static uint8_t long_bytes[LONG];
-static bool with_tls;
+static bool with_tls, with_guard;
 
 /* ---- OpenSSL's memory ---- */
 
@@ -72,7 +72,7 @@ static rle_rpc *try_worker(const char *name)
     static const rle_tls_options psk = {.psk = true, .unix_too = true};
     rle_rpc_options o = {.name = name,
                          .token = &test_token,
-                         .no_guard = true,
+                         .no_guard = !with_guard || name[0] != 'a',
                          .tls = with_tls ? &psk : NULL};
     rle_rpc *rpc = NULL;
     return rle_rpc_new(&o, &rpc) == RLE_OK ? rpc : NULL;
@@ -345,6 +345,63 @@ static void f21_memory_and_the_system_may_fail_anywhere_with_tls(void **state)
     with_tls = false;
 }
 
+/* b's owner alone works for a while. */
+static void work_b(scene *s, int n)
+{
+    for (int i = 0; i < n; i++) {
+        rle_rpc_turn(s->b, false);
+        serve_all(s->b);
+        usleep(1000);
+    }
+}
+
+/* a's owner is away: its guard accepts, shakes hands and reads while memory lacks. */
+static bool guard_fails_at(uint64_t nth, bool persistent)
+{
+    size_t bytes = rle_mem_bytes(), fds = open_fds();
+    scene s = {0};
+    scene_start(&s);
+    assert_true(ready(&s));
+    char list[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+    assert_true(rle_rpc_own_addresses(s.a, list) == 1);
+    const char *addresses[] = {list[0]};
+    rle_peer_hint(s.b, s.to_a, addresses, 1);
+    usleep(110000); /* the guard takes over */
+    rle_fault_order(RLE_FAULT_ALLOC, nth, persistent);
+    begin(&s, false, 0, false); /* joins, then is sent */
+    work_b(&s, 15);
+    begin(&s, false, LONG, false);
+    begin(&s, false, 16, true);
+    work_b(&s, 15);
+    uint64_t left = rle_fault_left(RLE_FAULT_ALLOC);
+    bool hit = left == 0 || (persistent && left == 1);
+    rle_fault_order(RLE_FAULT_ALLOC, 0, false);
+    scene_recover(&s);
+    scene_stop(&s);
+    if (rle_mem_bytes() != bytes || open_fds() != fds)
+        fail_msg("at %llu: %zu bytes and %zu descriptors are left",
+                 (unsigned long long)nth, rle_mem_bytes() - bytes, open_fds() - fds);
+    return hit;
+}
+
+static void f21_memory_may_fail_under_the_guard(void **state)
+{
+    (void)state;
+    uint64_t runs = 0;
+    with_guard = true;
+    for (int persistent = 0; persistent < 2; persistent++)
+        for (uint64_t nth = 1 + (uint64_t)persistent; guard_fails_at(nth, persistent);
+             nth += getenv("RLE_FULL") ? 1 : 3)
+            runs++;
+    with_guard = false;
+    assert_true(runs > 5);
+    figure(
+        "F21",
+        "memory fails in %llu places while a worker's guard joins and reads: no crash, "
+        "nothing left, the next call works",
+        (unsigned long long)runs);
+}
+
 /* OpenSSL allocates thousands of times: a sample of the places, all with RLE_FULL. */
 static void f21_openssl_may_lack_memory(void **state)
 {
@@ -389,6 +446,7 @@ int main(void)
         TEST(f21_memory_may_fail_anywhere),
         TEST(f21_the_system_may_fail_anywhere),
         TEST(f21_memory_and_the_system_may_fail_anywhere_with_tls),
+        TEST(f21_memory_may_fail_under_the_guard),
         TEST(f21_openssl_may_lack_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
