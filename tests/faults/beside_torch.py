@@ -16,11 +16,9 @@ import datetime
 import os
 import re
 import secrets
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
@@ -79,7 +77,6 @@ class Side:
     def __init__(self, kind, network=None):
         self.kind, self.network, self.workers = kind, network, []
         self.token = secrets.token_hex(32)
-        self.folder = tempfile.mkdtemp(prefix="rlengine-beside-")
         port = 20000 + secrets.randbelow(10000)
         self.interface = "eth0" if network else "lo"
         self.address = "tcp://%s:%d" % ("10.77.0.1" if network else "127.0.0.1", port)
@@ -95,9 +92,9 @@ class Side:
         team = [self.start("trainer", "trainer", 0, world, seconds, scenario=scenario)]
         for i in range(1, abs(world)):
             team.append(self.start("observer", "obs_%d" % i, i, world, seconds))
-        if not team[0].first("READY", patience=120):
-            raise RuntimeError("%s did not start:\n%s" % (
-                self.kind, "\n".join(line for w in team for line in w.output[-5:])))
+        if not team[0].first("READY", patience=300):
+            raise RuntimeError("%s did not start: %s" % (
+                self.kind, " / ".join(line for w in team for line in w.output[-2:])))
         return team
 
     def __enter__(self):
@@ -109,7 +106,6 @@ class Side:
                 worker.process.kill()
             worker.process.wait()
             worker.thread.join(2)
-        shutil.rmtree(self.folder)
 
 
 class Network:
@@ -155,6 +151,14 @@ def error_after(trainer, since, patience):
     if not error:
         return "nothing in %g s" % patience, None
     return "%s" % shown(error[1].split(" ", 1)[1]), error[0] - since
+
+
+def either(worker, one, other, patience):
+    """The first of two events, and None for the one that has not happened."""
+    ends = time.time() + patience
+    while time.time() < ends and not (worker.first(one) or worker.first(other)):
+        time.sleep(0.01)
+    return worker.first(one), worker.first(other)
 
 
 def f02(side):
@@ -208,18 +212,18 @@ def f10(side):
 
 def f31(side):
     """a second process joins as obs_2"""
-    trainer, _, _ = side.team(25, world=-3)
+    trainer, _, _ = side.team(60, world=-3)
     second = side.start("observer", "obs_2", 3, -3, 5)
-    began = second.first("STARTING", patience=60)[0]
-    refused = second.first("REFUSED", patience=8)
-    joined = second.first("JOINED")
+    began = second.first("STARTING", patience=300)[0]
+    refused, joined = either(second, "REFUSED", "JOINED", 20)
+    time.sleep(max(0, began + 3 - time.time()))
     error = trainer.first("ERROR", began)
     if refused:
         words, took = shown(refused[1]), refused[0] - began
     elif joined:
         words, took = "nothing: both are obs_2 now", joined[0] - began
     else:
-        words, took = "nothing in 8 s", None
+        words, took = "nothing in 20 s", None
     rounds = trainer.rounds(began, began + 3)
     first = "the first one is not disturbed" if not error else "the first one fails: " + shown(
         error[1])
@@ -228,17 +232,17 @@ def f31(side):
 
 def f33(side):
     """somebody without the token joins and calls os.getpid of the trainer"""
-    trainer, _, _ = side.team(25, world=-3)
+    trainer, _, _ = side.team(60, world=-3)
     intruder = side.start("intruder", "intruder", 3, -3, 5, token="0" * 64)
-    began = intruder.first("STARTING", patience=60)[0]
-    refused = intruder.first("REFUSED", patience=10)
-    ran = intruder.first("RAN")
+    began = intruder.first("STARTING", patience=300)[0]
+    refused, ran = either(intruder, "REFUSED", "RAN", 20)
+    time.sleep(max(0, began + 3 - time.time()))
     if ran:
         words, took = shown(ran[1]), ran[0] - began
     elif refused:
         words, took = shown(refused[1]), refused[0] - began
     else:
-        words, took = "nothing in 10 s", None
+        words, took = "nothing in 20 s", None
     said = [line for line in trainer.output if "refused" in line]
     return words, took, "%d rounds in 3 s; the trainer says: %s" % (
         trainer.rounds(began, began + 3), shown(said[0]) if said else "nothing")

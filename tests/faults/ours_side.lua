@@ -62,8 +62,10 @@ function scenarios.rounds(observers)
         asked = asked + 1
       end
     end
-    for each, future in pairs(futures) do
-      local ok, err = pcall(future.wait, future)
+    for i = #observers, 1, -1 do -- the one it happens to is heard first
+      local each = observers[i]
+      local ok, err = true, nil
+      if futures[each] then ok, err = pcall(futures[each].wait, futures[each]) end
       if not ok then
         say("ERROR", each, err)
         away[each] = true

@@ -29,7 +29,7 @@ static inline uint8_t *buffer_room(buffer *b, size_t n)
 {
     if (b->begin == b->end) b->begin = b->end = 0;
     if (b->end + n > b->cap) {
-        memmove(b->data, b->data + b->begin, b->end - b->begin);
+        if (b->begin) memmove(b->data, b->data + b->begin, b->end - b->begin);
         b->end -= b->begin;
         b->begin = 0;
         if (b->end + n > b->cap) {

@@ -51,7 +51,7 @@ def rounds(observers):
     while time.time() < ends:
         futures = {each: rpc.rpc_async(each, run_episode, args=(0.2,), timeout=CALL_TIMEOUT)
                    for each in observers if each not in away}
-        for each, future in futures.items():
+        for each, future in reversed(futures.items()):  # the one it happens to is heard first
             try:
                 future.wait()
             except Exception as error:
