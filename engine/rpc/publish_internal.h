@@ -1,5 +1,5 @@
-/* publish_internal.h - what publish.c and follow.c offer to the other files of this folder; the last lines
- * of rpc_internal.h include it. All functions want the loop's lock held. */
+/* publish_internal.h - what publish.c and follow.c offer to the other files of this folder; the
+ * last lines of rpc_internal.h include it. All functions want the loop's lock held. */
 #ifndef RLE_RPC_PUBLISH_INTERNAL_H
 #define RLE_RPC_PUBLISH_INTERNAL_H
 
