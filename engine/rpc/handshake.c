@@ -101,8 +101,9 @@ static rle_status decode_greeting(const uint8_t *p, size_t n, rle_greeting *g, u
     return RLE_OK;
 }
 
-static rle_status my_greeting(rle_rpc *rpc, rle_greeting *g)
+static rle_status my_greeting(const rle_conn *conn, rle_greeting *g)
 {
+    const rle_rpc *rpc = conn->rpc;
     memset(g, 0, sizeof *g);
     g->min_version = (uint16_t)rpc->o.min_version;
     g->max_version = (uint16_t)rpc->o.max_version;
@@ -115,8 +116,9 @@ static rle_status my_greeting(rle_rpc *rpc, rle_greeting *g)
     g->incarnation = rpc->incarnation;
     snprintf(g->name, sizeof g->name, "%s", rpc->name);
     for (int i = 0; i < rpc->listener_count && i < RLE_REF_ADDRESSES; i++)
-        snprintf(g->address[g->addresses++], RLE_ADDRESS_MAX, "%s",
-                 rpc->listeners[i].address.text);
+        if (rle_address_seen(&rpc->listeners[i].address, conn->transport.fd,
+                             g->address[g->addresses]))
+            g->addresses++;
     return rle_random_bytes(g->nonce, sizeof g->nonce);
 }
 
@@ -141,7 +143,7 @@ static rle_status send_greeting(rle_conn *conn, rle_frame_type type, uint16_t ve
                                 uint8_t *keep, size_t size, size_t *len)
 {
     rle_handshake *h = conn->handshake;
-    RLE_TRY(my_greeting(conn->rpc, &h->mine));
+    RLE_TRY(my_greeting(conn, &h->mine));
     rle_writer w;
     rle_writer_init(&w);
     encode_greeting(&w, &h->mine, version);

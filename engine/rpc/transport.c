@@ -181,6 +181,37 @@ void rle_address_from_sockaddr(const struct sockaddr *sa, socklen_t len, rle_add
     out->is_loopback = loopback(sa);
 }
 
+static bool every_address(const rle_address *at)
+{
+    if (at->is_unix) return false;
+    if (at->sa.ss_family == AF_INET)
+        return ((const struct sockaddr_in *)&at->sa)->sin_addr.s_addr ==
+               htonl(INADDR_ANY);
+    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)&at->sa)->sin6_addr);
+}
+
+bool rle_address_seen(const rle_address *at, int fd, char out[RLE_ADDRESS_MAX])
+{
+    struct sockaddr_storage sa;
+    socklen_t len = sizeof sa;
+    rle_address here = *at;
+    if (every_address(at) && !rle_simulated()) {
+        /* Its own end of the connection; over a Unix socket there is none. */
+        if (getsockname(fd, (struct sockaddr *)&sa, &len) != 0 ||
+            sa.ss_family != at->sa.ss_family)
+            return false;
+        if (sa.ss_family == AF_INET)
+            ((struct sockaddr_in *)&sa)->sin_port =
+                ((const struct sockaddr_in *)&at->sa)->sin_port;
+        else
+            ((struct sockaddr_in6 *)&sa)->sin6_port =
+                ((const struct sockaddr_in6 *)&at->sa)->sin6_port;
+        rle_address_from_sockaddr((struct sockaddr *)&sa, len, &here);
+    }
+    memcpy(out, here.text, sizeof here.text);
+    return true;
+}
+
 rle_status rle_address_allowed(const rle_address *at, bool insecure_network, const char *doing)
 {
     if (at->is_loopback || insecure_network) return RLE_OK;

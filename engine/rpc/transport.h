@@ -71,6 +71,9 @@ rle_status rle_listen(const rle_address *at, bool insecure_network, int *fd,
 /* Who listens at an address that is in use: " by pid 4242 (rlengine)", or "" when /proc
  * does not tell. */
 void rle_address_holder(const rle_address *at, char *out, size_t size);
+/* Where others find the listener `at`, as the other end of the connection `fd` sees it:
+ * an address of this machine in place of 0.0.0.0 or [::]. False: not at all. */
+bool rle_address_seen(const rle_address *at, int fd, char out[RLE_ADDRESS_MAX]);
 /* FAILED_PRECONDITION unless the address is of this machine or `insecure_network`. */
 rle_status rle_address_allowed(const rle_address *at, bool insecure_network,
                                const char *doing);

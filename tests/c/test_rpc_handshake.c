@@ -400,6 +400,44 @@ static void what_others_could_reach_is_refused(void **state)
     rle_rpc_free(b);
 }
 
+/* Who listens at every address says one that others can use. */
+static void the_address_that_is_told_can_be_connected_to(void **state)
+{
+    (void)state;
+    static const char *const every[] = {"0.0.0.0", "[::]"}, *const one[] = {"127.0.0.1",
+                                                                            "[::1]"};
+    for (int i = 0; i < 2; i++) {
+        char address[RLE_ADDRESS_MAX], want[RLE_ADDRESS_MAX];
+        char list[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+        rle_rpc_options o = {.insecure_network = true};
+        rle_rpc *a = worker("a", &o), *b = worker("b", &o);
+        snprintf(address, sizeof address, "tcp://%s:0", every[i]);
+        assert_int_equal(rle_rpc_listen(a, address, address), RLE_OK);
+        snprintf(want, sizeof want, "tcp://%s:%s", one[i], strrchr(address, ':') + 1);
+        rle_peer *to_a = rle_rpc_peer(b, "a");
+        rle_peer_hint(b, to_a, (const char *const[]){want}, 1);
+        rle_rpc_enter(b);
+        rle_peer_open(to_a);
+        rle_rpc_leave(b);
+        for (int k = 0; k < 200 && !rle_peer_connected(b, to_a); k++) turn(a, b);
+        assert_true(rle_peer_connected(b, to_a));
+        assert_int_equal(rle_peer_addresses(b, to_a, list), 1);
+        assert_string_equal(list[0], want);
+        rle_rpc_free(b);
+        rle_rpc_free(a);
+    }
+    rle_rpc_options o = {.insecure_network = true};
+    rle_rpc *a = worker("a", &o);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    assert_int_equal(rle_rpc_listen(a, "tcp://0.0.0.0:0", NULL), RLE_OK);
+    rle_rpc *b = worker("b", &o);
+    char list[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+    assert_int_equal(rle_peer_addresses(b, link_to(b, a), list), 1);
+    assert_string_equal(list[0], test_address);
+    rle_rpc_free(b);
+    rle_rpc_free(a);
+}
+
 static void f37_a_folder_is_made_and_a_dead_socket_taken_over(void **state)
 {
     (void)state;
@@ -486,6 +524,7 @@ int main(void)
         TEST(binary_tokens_may_end_like_lines),
         TEST(addresses_are_read),
         TEST(what_others_could_reach_is_refused),
+        TEST(the_address_that_is_told_can_be_connected_to),
         TEST(f37_a_folder_is_made_and_a_dead_socket_taken_over),
         TEST(f37_ports_in_use_are_named),
         TEST(names_have_64_plain_letters),
