@@ -262,6 +262,36 @@ describe("an observer whose environment", function()
     has(err, 'rlengine: observer "obs_0_for_0" died (signal 11)\n')
   end)
 
+  it("F30: is started again when its trainer says so", function()
+    local code, out, err = run [[
+      local rl = require "rlengine"
+      local rpc = rl.rpc
+      rpc.register("pid", function() return require("posix.unistd").getpid() end)
+      rl.launch {
+        restarts = 3,
+        trainer = function(ctx)
+          local name = ctx.observers[1]
+          local before = rpc.rpc_sync(name, "pid")
+          ctx:restart(name, "it has done\nenough")
+          while true do
+            local ok, now = pcall(rpc.rpc_sync, name, "pid")
+            if ok and now ~= before then break end
+            rpc.sleep(0.02)
+          end
+          local ok, why = pcall(ctx.restart, ctx, "obs_7")
+          print(ok, why)
+        end,
+      }
+      local script = { restarts = false, exit = false }
+      function script.trainer(ctx) print(pcall(ctx.restart, ctx, ctx.observers[1])) end
+      rl.launch(script)
+    ]]
+    assert.equal(0, code, err)
+    assert.equal('false\tNOT_FOUND: "agent_0" has no observer "obs_7"\n'
+      .. "false\tFAILED_PRECONDITION: rl.launch was told to start nobody again (restarts)\n", out)
+    has(err, 'rlengine: observer "obs_0_for_0" killed: it has done enough; restart 1 of 3 in 0.5 s')
+  end)
+
   it("F30: fails before it has joined ends the run at once", function()
     local code, _, err = run [[
       local rl = require "rlengine"
