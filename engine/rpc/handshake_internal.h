@@ -1,5 +1,5 @@
-/* handshake_internal.h - what a handshake keeps until it is done, and the refusals of the last minute.
- * Part of rpc_internal.h; what is done with it is in joining_internal.h. */
+/* handshake_internal.h - what a handshake keeps until it is done, and the refusals of the
+ * last minute. Part of rpc_internal.h; what is done with it is in joining_internal.h. */
 #ifndef RLE_RPC_HANDSHAKE_INTERNAL_H
 #define RLE_RPC_HANDSHAKE_INTERNAL_H
 
