@@ -96,6 +96,12 @@ void rle_lua_switch_context(lua_State *L)
     rle_context_switch(c);
 }
 
+void rle_lua_hold(lua_State *L)
+{
+    lua_pushthread(L);
+    rle_rawsetp(L, LUA_REGISTRYINDEX, &current_key);
+}
+
 void rle_lua_interrupted(lua_State *L)
 {
     rle_interrupted = 0;

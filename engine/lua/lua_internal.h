@@ -22,6 +22,9 @@
 /* ---- entry and errors: lua_core.c, lua_error.c ---- */
 
 void rle_lua_switch_context(lua_State *L); /* slow path of rle_lua_enter */
+/* L goes on after a coroutine that will not: that one, with all that is on its stack, is
+ * not held any more for being the last that entered. */
+void rle_lua_hold(lua_State *L);
 void rle_lua_interrupted(lua_State *L);    /* raises CANCELLED: interrupted */
 
 static inline rle_context *rle_lua_enter(lua_State *L)

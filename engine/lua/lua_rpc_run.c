@@ -227,6 +227,7 @@ static void failed(lua_State *L, rle_lua_handler *h)
     }
     lua_pop(L, 1);
     handler_done(L, h, true);
+    rle_lua_hold(L);
 }
 
 /* Run it until it waits or is over. */
