@@ -254,6 +254,10 @@ static rle_status fork_and_exec(exec_plan *plan, spawn_fds *f, pid_t *out)
 
 rle_status rle_process_start(const rle_process_spec *spec, rle_process *out)
 {
+    if (rle_simulated()) {
+        *out = (rle_process){.pidfd = -1, .out = -1, .err = -1};
+        return rle_world_simulated->start(spec, &out->pid);
+    }
     spawn_fds f = {-1, -1, {-1, -1}, {-1, -1}, {-1, -1}};
     char exe[4096], variable[64];
     exec_plan plan = {.exe = spec->exe, .argv = spec->argv};

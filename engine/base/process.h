@@ -30,6 +30,7 @@ rle_status rle_process_usage(rle_usage *out);
 #define RLE_HANDOFF_ENV "RLENGINE_HANDOFF_FD"
 
 typedef struct rle_process_spec {
+    const char *name;     /* in a simulation; may be NULL elsewhere */
     const char *exe;      /* path of the program; NULL: the running program's own */
     const char *const *argv;   /* NULL-ended */
     const void *handoff;  /* bytes that rle_handoff_take returns in the child; may be NULL */

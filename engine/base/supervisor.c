@@ -18,6 +18,7 @@
 #include "base/lines.h"
 #include "base/mem.h"
 #include "base/process.h"
+#include "base/world.h"
 
 /* While more than this waits to be written, pipes are not read: whoever writes faster than
  * the terminal shows waits, as it would without us. */
@@ -84,7 +85,7 @@ static void send_all(supervisor *sv, int signal)
     for (int primary = 0; primary < 2; primary++)
         for (int i = 0; i < sv->group->count; i++)
             if (sv->members[i].running && sv->group->members[i].primary == primary)
-                kill(sv->members[i].process.pid, signal);
+                rle_send_signal(sv->members[i].process.pid, signal);
 }
 
 static void begin_ending(supervisor *sv, int64_t quiet)
@@ -130,7 +131,7 @@ static bool may_restart(const supervisor *sv, int index)
     const rle_member *m = &sv->group->members[index];
     if (m->primary || sv->group->restarts.max <= 0) return false;
     /* What fails before it has ever joined fails again: the script is wrong. */
-    return !m->joined || access(m->joined, F_OK) == 0;
+    return !m->joined || rle_is_there(m->joined);
 }
 
 /* It has failed: begin it again later, or give it up. */
@@ -191,7 +192,7 @@ static void obey(supervisor *sv, char *line)
             continue;
         if (!m->running || m->killed[0]) return;
         snprintf(m->killed, sizeof m->killed, "%s", reason);
-        kill(m->process.pid, SIGKILL);
+        rle_send_signal(m->process.pid, SIGKILL);
     }
 }
 
@@ -214,6 +215,11 @@ rle_status rle_group_ask_kill(const char *requests, const char *name, const char
 {
     char line[256];
     int n = snprintf(line, sizeof line, "kill %s %s\n", name, reason);
+    if (rle_simulated()) {
+        line[n > 0 && n < (int)sizeof line ? n - 1 : 0] = 0;
+        rle_world_simulated->ask(requests, line);
+        return RLE_OK;
+    }
     int fd = open(requests, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
     ssize_t written = fd >= 0 && n < (int)sizeof line ? write(fd, line, (size_t)n) : -1;
     int why = errno;
@@ -295,7 +301,7 @@ static void reap(supervisor *sv)
         member_state *m = &sv->members[i];
         int status = 0;
         if (!m->running) continue;
-        pid_t pid = waitpid(m->process.pid, &status, WNOHANG);
+        pid_t pid = rle_collect(m->process.pid, &status);
         if (pid == 0 || (pid < 0 && errno == EINTR)) continue;
         m->running = false;
         sv->left--;
@@ -366,19 +372,37 @@ static int64_t earlier(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-static int poll_timeout(const supervisor *sv, bool blind)
+/* When something is due. */
+static int64_t next_moment(const supervisor *sv)
 {
     int64_t at = sv->ending ? earlier(sv->term_at, sv->kill_at) : sv->suspect_at;
     for (int i = 0; i < sv->group->count && !sv->ending; i++)
         at = earlier(at, earlier(sv->members[i].judge_at, sv->members[i].start_at));
-    if (sv->left == 0 && sv->ending) at = INT64_MAX;
-    int64_t ms = -1;
+    return sv->left == 0 && sv->ending ? INT64_MAX : at;
+}
+
+static int poll_timeout(const supervisor *sv, bool blind)
+{
+    int64_t at = next_moment(sv), ms = -1;
     if (at != INT64_MAX) {
         ms = (at - rle_now() + 999999) / 1000000;
         if (ms < 0) ms = 0;
     }
     if (blind && (ms < 0 || ms > BLIND_MS)) ms = BLIND_MS;
     return (int)ms;
+}
+
+static void simulated_turn(supervisor *sv)
+{
+    char line[256];
+    if (sv->left) rle_world_simulated->rest(next_moment(sv));
+    while (sv->group->requests &&
+           rle_world_simulated->asked(sv->group->requests, line, sizeof line))
+        obey(sv, line);
+    reap(sv);
+    run_timers(sv);
+    for (int i = 0; i < 2; i++)
+        while (rle_sink_pending(&sv->sinks[i])) rle_sink_write(&sv->sinks[i]);
 }
 
 static void turn(supervisor *sv)
@@ -426,11 +450,14 @@ static rle_status start_member(supervisor *sv, int index, int source)
     const rle_member *m = &sv->group->members[index];
     member_state *state = &sv->members[index];
     rle_process_spec spec = {
+        .name = m->name,
         .exe = sv->group->exe,
         .argv = sv->group->argv,
         .handoff = m->handoff,
         .handoff_size = m->handoff_size,
-        .stdin_fd = source >= 0 ? source : m->keep_stdin ? -1 : -2,
+        .stdin_fd = source >= 0     ? source
+                    : m->keep_stdin ? -1
+                                    : -2,
         .pipe_output = m->prefix,
     };
     RLE_TRY(rle_process_start(&spec, &state->process));
@@ -469,7 +496,7 @@ static void start_again(supervisor *sv, int index)
     const rle_member *member = &sv->group->members[index];
     say(sv, "%s \"%s\": %s", member->role, member->name, rle_message());
     if (m->running) {
-        kill(m->process.pid, SIGKILL);
+        rle_send_signal(m->process.pid, SIGKILL);
         return;
     }
     m->failed = true;
@@ -509,7 +536,7 @@ static rle_status supervisor_init(supervisor *sv, const rle_group *group, const 
     sv->signals = signalfd(-1, set, SFD_CLOEXEC | SFD_NONBLOCK);
     if (sv->signals < 0)
         return rle_fail(RLE_UNAVAILABLE, "cannot watch signals: %s", strerror(errno));
-    if (!group->requests) return RLE_OK;
+    if (!group->requests || rle_simulated()) return RLE_OK;
     /* Open for writing, too: it is never at its end while nobody else has it open. */
     if (mkfifo(group->requests, 0600) == 0)
         sv->requests =
@@ -562,7 +589,7 @@ rle_status rle_group_run(const rle_group *group, rle_group_result *result)
         }
         while (sv.left > 0 || rle_sink_pending(&sv.sinks[0]) ||
                rle_sink_pending(&sv.sinks[1]))
-            turn(&sv);
+            rle_simulated() ? simulated_turn(&sv) : turn(&sv);
         if (status == RLE_OK) *result = sv.result;
     }
     supervisor_fini(&sv);

@@ -2,8 +2,10 @@
 #include "base/world.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 const rle_world *rle_world_simulated;
@@ -29,6 +31,25 @@ rle_status rle_entropy(void *out, size_t size)
 pid_t rle_process_number(void)
 {
     return rle_simulated() ? rle_world_simulated->pid() : getpid();
+}
+
+void rle_send_signal(pid_t pid, int number)
+{
+    if (rle_simulated())
+        rle_world_simulated->signal(pid, number);
+    else
+        kill(pid, number);
+}
+
+pid_t rle_collect(pid_t pid, int *status)
+{
+    if (!rle_simulated()) return waitpid(pid, status, WNOHANG);
+    return rle_world_simulated->ended(pid, status) ? pid : 0;
+}
+
+bool rle_is_there(const char *path)
+{
+    return rle_simulated() ? rle_world_simulated->marked(path) : access(path, F_OK) == 0;
 }
 
 /* The linker's names for the ends of the section, which is there although a program may have

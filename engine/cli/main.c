@@ -11,7 +11,8 @@
 #include <unistd.h>
 
 #include "base/fault.h"
-#include "cli/options.h"
+#include "base/world.h"
+#include "cli/program.h"
 #include "device/device.h"
 
 static const char usage[] =
@@ -28,6 +29,10 @@ static const char usage[] =
     "  -i             enter the prompt after the script\n"
     "  -v, --version  print the version; --version adds the GPUs and ends\n"
     "  -E             ignore LUA_INIT, LUA_PATH and LUA_CPATH\n"
+    "  --sim[=seed]   run the script and what it starts in one process, in a simulated\n"
+    "                 network and clock: the same seed, the same run\n"
+    "  --sim-faults=list  what goes wrong there, such as cut=20,stop,kill or all\n"
+    "  --sim-log=file     every event of it\n"
     "  --memory-report  at the end print who holds what of every device's memory\n"
     "  -h, --help     print this\n"
     "  --             stop reading options\n"
@@ -170,16 +175,9 @@ static int run_script(lua_State *L, char **argv)
     return bytecode ? RLE_EXIT_BYTECODE : code;
 }
 
-typedef struct program {
-    int argc;
-    char **argv;
-    rle_cli_options options;
-    int code;
-} program;
-
 static int run_program(lua_State *L)
 {
-    program *p = lua_touserdata(L, 1);
+    rle_cli_program *p = lua_touserdata(L, 1);
     const rle_cli_options *o = &p->options;
     lua_settop(L, 0);
     if (o->no_environment) {
@@ -194,7 +192,10 @@ static int run_program(lua_State *L)
     lua_gc(L, LUA_GCSETPAUSE, 150);
     rle_cli_text_only(L);
     rle_cli_embed(L);
-    rle_cli_interrupt_init(L);
+    if (rle_simulated())
+        rle_cli_sim_open(L, o->seed);
+    else
+        rle_cli_interrupt_init(L);
     set_arg(L, p->argc, p->argv, o->script);
     set_program(L, p->argc, p->argv);
     if (o->memory_report) rle_cli_want_memory_report(L);
@@ -219,7 +220,7 @@ static int run_program(lua_State *L)
 /* Run it, and report a failure; what lua_cpcall calls may run out of memory at once. */
 static int run_protected(lua_State *L)
 {
-    program *p = lua_touserdata(L, 1);
+    rle_cli_program *p = lua_touserdata(L, 1);
     lua_pushcfunction(L, run_program);
     lua_pushlightuserdata(L, p);
     if (rle_cli_call(L, 1, 0) != 0) p->code = failed(L);
@@ -247,10 +248,19 @@ static void share_faults(lua_State *L)
     lua_setallocf(L, failing_alloc, &own);
 }
 
+void rle_cli_run(lua_State *L, rle_cli_program *p)
+{
+    share_faults(L);
+    if (lua_cpcall(L, run_protected, p) != 0) { /* not even the report could be made */
+        fprintf(stderr, RLE_PROGRAM ": not enough memory\n");
+        p->code = EX_OSERR;
+    }
+}
+
 int main(int argc, char **argv)
 {
     rle_fault_from_environment();
-    program p = {
+    rle_cli_program p = {
         .argc = argc, .argv = argv, .options = rle_cli_parse_options(argc, argv)};
     if (p.options.wrong) {
         const char *wrong = p.options.wrong;
@@ -271,17 +281,14 @@ int main(int argc, char **argv)
         return EXIT_FAILURE;
     }
     if (p.options.version) print_version();
+    if (p.options.seed) return rle_cli_simulate(&p);
 
     lua_State *L = luaL_newstate();
     if (!L) {
         fprintf(stderr, RLE_PROGRAM ": cannot create a Lua state: out of memory\n");
         return EX_OSERR;
     }
-    share_faults(L);
-    if (lua_cpcall(L, run_protected, &p) != 0) { /* not even the report could be made */
-        fprintf(stderr, RLE_PROGRAM ": not enough memory\n");
-        p.code = EX_OSERR;
-    }
+    rle_cli_run(L, &p);
     rle_cli_print_memory();
     lua_close(L);
     rle_cli_interrupt_fini();

@@ -9,6 +9,22 @@ const char *rle_cli_option_value(char **argv, int *i)
     return argv[*i][2] ? argv[*i] + 2 : argv[*i + 1] ? argv[++*i] : NULL;
 }
 
+/* What follows "--sim"; false: no option. */
+static bool simulation(const char *rest, rle_cli_options *o)
+{
+    if (!*rest)
+        o->seed = "";
+    else if (*rest == '=' && rest[1])
+        o->seed = rest + 1;
+    else if (strncmp(rest, "-faults=", 8) == 0)
+        o->faults = rest + 8;
+    else if (strncmp(rest, "-log=", 5) == 0)
+        o->sim_log = rest + 5;
+    else
+        return false;
+    return true;
+}
+
 rle_cli_options rle_cli_parse_options(int argc, char **argv)
 {
     rle_cli_options o = {.script = argc};
@@ -25,6 +41,11 @@ rle_cli_options rle_cli_parse_options(int argc, char **argv)
         if (strcmp(a, "--memory-report") == 0) {
             o.memory_report = true;
             continue;
+        }
+        if (strncmp(a, "--sim", 5) == 0) {
+            if (simulation(a + 5, &o)) continue;
+            o.wrong = a;
+            break;
         }
         bool glued = a[2] != '\0';
         if (a[1] == 'e' || a[1] == 'l') {

@@ -7,6 +7,8 @@
 typedef struct rle_cli_options {
     int script; /* index in argv; argc when there is none */
     bool prompt, version, execute, no_environment, memory_report;
+    const char *seed; /* of --sim: "" when it gives none, NULL without --sim */
+    const char *faults, *sim_log; /* of --sim-faults=, --sim-log=; or NULL */
     const char *wrong; /* the argument that is no option, or lacks its value; in argv */
 } rle_cli_options;
 

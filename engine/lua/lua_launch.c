@@ -20,6 +20,7 @@
 #include "base/process.h"
 #include "base/supervisor.h"
 #include "base/world.h"
+#include "rpc/sim.h"
 
 /* ---- a started process ---- */
 
@@ -50,6 +51,7 @@ static int launch_name(lua_State *L)
 {
     const char *name = luaL_checkstring(L, 1);
     rle_log_set_name(name);
+    if (rle_simulated()) return 0;
     prctl(PR_SET_NAME, name); /* the kernel cuts it at 15 bytes */
     return 0;
 }
@@ -60,6 +62,10 @@ static int launch_name(lua_State *L)
 static int launch_obey(lua_State *L)
 {
     (void)L;
+    if (rle_simulated()) {
+        rle_sim_on_term(on_stop);
+        return 0;
+    }
     struct sigaction ignore = {.sa_handler = SIG_IGN}, stop = {.sa_handler = on_stop};
     sigemptyset(&ignore.sa_mask);
     sigemptyset(&stop.sa_mask);
@@ -80,6 +86,7 @@ static int launch_die(lua_State *L)
 {
     int number = (int)luaL_checkinteger(L, 1);
     fflush(NULL);
+    if (rle_simulated()) rle_sim_exit(0, number, false);
     signal(number, SIG_DFL);
     sigset_t set;
     sigemptyset(&set);
@@ -157,9 +164,13 @@ static int launch_token(lua_State *L)
 /* launch.folder() -> path, lock: a folder only this user can enter. */
 static int launch_folder(lua_State *L)
 {
+    static RLE_PER_PROCESS int simulated;
     char path[108];
-    int lock;
-    rle_lua_check(L, rle_private_folder(path, sizeof path, &lock));
+    int lock = -1;
+    if (rle_simulated())
+        snprintf(path, sizeof path, "/sim/%d", ++simulated);
+    else
+        rle_lua_check(L, rle_private_folder(path, sizeof path, &lock));
     lua_pushstring(L, path);
     lua_pushinteger(L, lock);
     return 2;
@@ -167,6 +178,7 @@ static int launch_folder(lua_State *L)
 
 static int launch_remove_folder(lua_State *L)
 {
+    if (rle_simulated()) return 0;
     rle_private_folder_remove(luaL_checkstring(L, 1), (int)luaL_checkinteger(L, 2));
     return 0;
 }
@@ -175,6 +187,11 @@ static int launch_remove_folder(lua_State *L)
 static int launch_mark(lua_State *L)
 {
     const char *path = luaL_checkstring(L, 1);
+    if (rle_simulated()) {
+        rle_world_simulated->mark(path);
+        if (strstr(path, ".joined")) rle_sim_killable(true);
+        return 0;
+    }
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0)
         return rle_lua_fail(L, RLE_UNAVAILABLE, "cannot write %s: %s", path, strerror(errno));
@@ -184,7 +201,7 @@ static int launch_mark(lua_State *L)
 
 static int launch_marked(lua_State *L)
 {
-    lua_pushboolean(L, access(luaL_checkstring(L, 1), F_OK) == 0);
+    lua_pushboolean(L, rle_is_there(luaL_checkstring(L, 1)));
     return 1;
 }
 

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/mem.h"
@@ -75,7 +74,7 @@ static int64_t sim_now(void *self)
 }
 
 /* Of its own stream: how many bytes are asked for must not change what else happens. */
-static void sim_entropy(void *out, size_t size)
+void rle_sim_entropy(void *out, size_t size)
 {
     uint8_t *p = out;
     for (; size; size -= size < 8 ? size : 8, p += 8) {
@@ -83,15 +82,6 @@ static void sim_entropy(void *out, size_t size)
         memcpy(p, &word, size < 8 ? size : 8);
     }
 }
-
-static pid_t sim_pid(void)
-{
-    const rle_sim_process *p = rle_sim_world.running;
-    return p ? 1000 + p->number : getpid();
-}
-
-static const rle_world simulated = {
-    .random = sim_entropy, .pid = sim_pid, .silent = rle_sim_dying};
 
 /* ---- the record ---- */
 
@@ -201,7 +191,7 @@ rle_status rle_sim_begin(const rle_sim_options *o)
     s->err = stderr;
     rle_sim_faults_begin();
     rle_clock_set(&(rle_clock){sim_now, NULL});
-    rle_world_simulated = &simulated;
+    rle_world_simulated = &rle_sim_as_world;
     return RLE_OK;
 }
 
@@ -210,6 +200,7 @@ void rle_sim_end(rle_sim_summary *out)
     rle_sim *s = &rle_sim_world;
     rle_sim_free_processes();
     rle_sim_net_free();
+    rle_sim_free_texts();
     s->sum.time = s->now;
     for (int i = 0; i < RLE_SIM_FAULTS; i++) s->sum.all_faults += s->sum.faults[i];
     if (out) *out = s->sum;

@@ -16,6 +16,8 @@
  * Not simulated: files, other programs, and the thread that answers for a worker that
  * computes long (a simulated one never computes for more than 60 ms at a stretch).
  *
+ * Memory of a killed process that lay on its stack only is lost.
+ *
  * One simulation at a time, in a process without other threads of the engine. */
 #ifndef RLE_RPC_SIM_H
 #define RLE_RPC_SIM_H
@@ -34,7 +36,7 @@ typedef enum {
     RLE_SIM_REFUSE,    /* a process refuses new connections for 0.05 to 3 s */
     RLE_SIM_SLOW,      /* a stream gets slow: latencies up to 0.3 s, few KiB a second */
     RLE_SIM_STOP,      /* a process stands still for 0.05 to 20 s */
-    RLE_SIM_KILL,      /* a process that may be killed is, and begins anew within 5 s */
+    RLE_SIM_KILL,      /* a process that may be killed is; some begin anew within 5 s */
     RLE_SIM_FAULTS
 } rle_sim_fault;
 
@@ -78,7 +80,8 @@ typedef struct rle_sim_program {
      */
     void (*cleanup)(void *arg);
     void *arg;
-    bool killable; /* by RLE_SIM_KILL, which then starts it again */
+    bool killable; /* by RLE_SIM_KILL */
+    bool again;    /* it is then started again by itself */
 } rle_sim_program;
 
 /* A child of the running process, or of nobody. RESOURCE_EXHAUSTED. */
@@ -99,6 +102,11 @@ int rle_sim_starts(const rle_sim_process *p);
 /* SIGTERM and SIGKILL; the former ends it too unless it asked to be told. */
 void rle_sim_signal(rle_sim_process *p, int number);
 
+struct rle_process_spec; /* base/process.h */
+/* How rl.launch starts a process of this program. */
+void rle_sim_set_starter(rle_status (*start)(const struct rle_process_spec *spec,
+                                             rle_sim_process **out));
+
 /* ---- for the running process ---- */
 
 /* Another process ended, or a signal came, or the moment has. INT64_MAX: no such moment.
@@ -113,6 +121,8 @@ void rle_sim_streams(FILE *out, FILE *err);
 uint64_t rle_sim_random(uint64_t n);
 /* Something others cannot foresee happened: for the log and the trace. */
 void rle_sim_note(const char *what, int64_t a, int64_t b, int64_t c);
+/* From now on it may be killed, or not. */
+void rle_sim_killable(bool yes);
 bool rle_sim_dying(void); /* it was killed, and cleanup runs */
 
 #endif

@@ -73,7 +73,8 @@ static bool trouble_process(rle_sim_fault fault)
     if (!p) return false;
     int64_t now = world->now;
     if (fault == RLE_SIM_KILL) {
-        rle_sim_kill(p, 9, now + rle_sim_between(RLE_SIM_MS, 5 * RLE_SECONDS));
+        int64_t again_at = now + rle_sim_between(RLE_SIM_MS, 5 * RLE_SECONDS);
+        rle_sim_kill(p, 9, p->program.again ? again_at : RLE_NEVER);
     } else if (fault == RLE_SIM_STOP) {
         /* Short or long: most are over before anybody notices. */
         int64_t most = rle_sim_chance(500) ? RLE_SECONDS : 20 * RLE_SECONDS;

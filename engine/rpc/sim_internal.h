@@ -5,6 +5,7 @@
  *   sim_net.c      streams and listeners
  *   sim_loop.c     the event loop's filling
  *   sim_fault.c    what goes wrong, and when
+ *   sim_world.c    what processes ask the system for
  *
  * Times are nanoseconds of the simulation's clock. A running process is `ahead` of that
  * clock by what it has computed since it was given its turn; nothing that others do
@@ -78,6 +79,7 @@ typedef struct rle_sim {
     rle_sim_endpoint **endpoints; /* by descriptor - RLE_SIM_FD */
     int endpoint_count, endpoint_capacity;
     int ports;
+    struct rle_sim_text *marks, *asked;
 } rle_sim;
 
 extern rle_sim rle_sim_world;
@@ -85,6 +87,7 @@ extern rle_sim rle_sim_world;
 enum { RLE_SIM_FD = 1 << 24 };
 
 /* ---- sim.c ---- */
+void rle_sim_entropy(void *out, size_t size);
 uint64_t rle_sim_bits(void);
 int64_t rle_sim_between(int64_t low, int64_t high); /* both included */
 bool rle_sim_chance(int of_1000);
@@ -93,6 +96,10 @@ static inline int64_t rle_sim_time(void)
 {
     return rle_sim_world.now + (rle_sim_world.running ? rle_sim_world.running->ahead : 0);
 }
+
+/* ---- sim_world.c ---- */
+extern const rle_world rle_sim_as_world;
+void rle_sim_free_texts(void);
 
 /* ---- sim_process.c ---- */
 void rle_sim_give_way(

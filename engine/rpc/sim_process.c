@@ -413,6 +413,11 @@ void rle_sim_streams(FILE *out, FILE *err)
     stderr = err ? err : rle_sim_world.err;
 }
 
+void rle_sim_killable(bool yes)
+{
+    rle_sim_world.running->program.killable = yes;
+}
+
 bool rle_sim_dying(void)
 {
     return rle_sim_world.running && rle_sim_world.running->dying;

@@ -352,7 +352,8 @@ static rle_sim_summary run_seed(uint64_t seed, const char *faults)
                              .main = actor_main,
                              .cleanup = actor_cleanup,
                              .arg = &actors[i],
-                             .killable = true};
+                             .killable = true,
+                             .again = true};
         assert_int_equal(rle_sim_spawn(&p, &actors[i].process), RLE_OK);
     }
     if (rle_sim_run() != RLE_OK) fail_seed("%s", rle_message());
