@@ -28,7 +28,7 @@
 /* So long the cause may take to show after its first consequence has. */
 #define CAUSE_NS 200000000ll
 /* A primary that ends because it lost a peer may take this long over it. */
-#define BLAME_NS 2000000000ll
+#define BLAME_NS 10000000000ll
 /* Without pidfds (kernels before 5.3) ended processes are looked for this often. */
 #define BLIND_MS 50
 

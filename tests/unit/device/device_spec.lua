@@ -206,7 +206,7 @@ describe("the default device", function()
       assert.equal("emu:0", ask(chunk, { RLENGINE_DEVICE = "emu" }).out)
     end
     local r = ask(chunk, { RLENGINE_DEVICE = "cuda:999" })
-    assert.equal(1, r.code)
+    assert.equal(69, r.code)
     assert.truthy(r.err:find('RLENGINE_DEVICE: no device "cuda:999"', 1, true), r.err)
   end)
 
