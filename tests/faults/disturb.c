@@ -5,7 +5,9 @@
  *                       system calls end with EINTR; and SIGCHLD is caught likewise
  *
  * Only in programs called rlengine: what a script starts is left alone. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <dlfcn.h>
 #include <errno.h>
 #include <signal.h>
