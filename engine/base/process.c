@@ -393,7 +393,7 @@ const char *rle_handoff_take(size_t *size)
 
 /* ---- private folders ---- */
 
-#define FOLDER_PREFIX "rlengine-"
+#define FOLDER_PREFIX "rlengine-run-" /* nothing else is called so: see sweep */
 
 static void remove_files(const char *path)
 {

@@ -343,14 +343,19 @@ static void a_private_folder_is_private_and_goes_away(void **state)
     setenv("XDG_RUNTIME_DIR", base, 1);
 
     /* Left by a process that was killed: removed. Locked by one that lives: kept. */
-    snprintf(old, sizeof old, "%s/rlengine-dead00", base);
+    snprintf(old, sizeof old, "%s/rlengine-run-dead00", base);
     mkdir(old, 0700);
     char held[64];
-    snprintf(held, sizeof held, "%s/rlengine-held00", base);
+    snprintf(held, sizeof held, "%s/rlengine-run-held00", base);
     mkdir(held, 0700);
     struct timeval hour_ago[2] = {{.tv_sec = time(NULL) - 3600}, {.tv_sec = time(NULL) - 3600}};
+    /* Somebody else's, whatever its name begins with: kept. */
+    char other[64];
+    snprintf(other, sizeof other, "%s/rlengine-results", base);
+    mkdir(other, 0700);
     utimes(old, hour_ago);
     utimes(held, hour_ago);
+    utimes(other, hour_ago);
     int held_fd = open(held, O_RDONLY | O_DIRECTORY);
     assert_int_equal(flock(held_fd, LOCK_EX | LOCK_NB), 0);
 
@@ -362,6 +367,7 @@ static void a_private_folder_is_private_and_goes_away(void **state)
     assert_int_equal(st.st_mode & 0777, 0700);
     assert_int_not_equal(access(old, F_OK), 0);
     assert_int_equal(access(held, F_OK), 0);
+    assert_int_equal(rmdir(other), 0);
 
     snprintf(file, sizeof file, "%s/agent_0.sock", path);
     close(open(file, O_CREAT | O_WRONLY, 0600));

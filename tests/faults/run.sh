@@ -22,7 +22,7 @@ for argument in "$@"; do
 done
 
 build=${BUILD:-build}
-results=$(mktemp -d "${TMPDIR:-/tmp}/rle-faults-XXXXXX")
+results=$(mktemp -d "${TMPDIR:-/tmp}/rlengine-faults-XXXXXX")
 trap 'rm -rf "$results"' EXIT
 export RLENGINE_FIGURES=$results/figures
 : >"$RLENGINE_FIGURES"
