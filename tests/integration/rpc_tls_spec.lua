@@ -203,3 +203,37 @@ describe("TLS with certificates", function()
     assert.matches("the private key %(key%) is missing", fails { cert = folder .. "/other.crt" })
   end)
 end)
+
+describe("TLS in a simulated network", function()
+  it("carries calls through random faults, the same run for the same seed", function()
+    local folder = process.folder()
+    local path = folder .. "/run.lua"
+    process.write(path, [[
+local rl = require "rlengine"
+rl.launch {
+  observers_per_trainer = 2, rpc = { tls = { psk = true, unix = true } },
+  trainer = function(ctx)
+    local done = 0
+    for _ = 1, 200 do
+      for _, name in ipairs(ctx.observers) do
+        if pcall(rl.rpc.rpc_sync, name, "rlengine.alive") then done = done + 1 end
+      end
+    end
+    print("calls", done)
+  end,
+}
+]])
+    local function run(seed, faults)
+      local r = process.run { process.program(), "--sim=" .. seed, "--sim-faults=" .. faults, path }
+      assert.equal(0, r.code, ("seed %d: %s%s"):format(seed, r.out, r.err))
+      return tonumber(r.out:match "calls%s+(%d+)"), (r.out .. r.err):match "trace %x+"
+    end
+    local count = os.getenv "RLE_FULL" and 1000 or 12
+    for seed = 1, count do run(seed, "all") end
+    local calls, trace = run(7, "cut=20")
+    assert.is_true(calls > 0)
+    assert.truthy(trace)
+    assert.same({ calls, trace }, { run(7, "cut=20") })
+    process.remove(folder)
+  end)
+end)
