@@ -162,6 +162,13 @@ static void judge(supervisor *sv, int index)
 
 static void start_again(supervisor *sv, int index);
 
+/* Which of two failures is more likely the cause of the other. */
+static int rank(int wait_status)
+{
+    if (WIFSIGNALED(wait_status)) return 2;
+    return WEXITSTATUS(wait_status) != RLE_EXIT_LOST_PEER;
+}
+
 /* The secondary whose end is most likely what a primary of that team complains of, or -1.
  */
 static int to_blame(const supervisor *sv, int primary)
@@ -171,7 +178,10 @@ static int to_blame(const supervisor *sv, int primary)
     for (int i = 0; i < sv->group->count; i++) {
         const member_state *m = &sv->members[i];
         if (sv->group->members[i].team != sv->group->members[primary].team) continue;
-        if (!m->failed_at || m->failed_at < since) continue;
+        if (i == primary || !m->failed_at || m->failed_at < since) continue;
+        /* What has ended is seen in no certain order: only one that lost a peer as well must
+         * have been first. */
+        if (!rank(m->status) && m->failed_at > sv->members[primary].failed_at) continue;
         if (found < 0 || m->failed_at < sv->members[found].failed_at) found = i;
     }
     return found;
@@ -283,13 +293,6 @@ static bool all_done(const supervisor *sv, bool primary)
         seen++;
     }
     return seen > 0;
-}
-
-/* Which of two failures is more likely the cause of the other. */
-static int rank(int wait_status)
-{
-    if (WIFSIGNALED(wait_status)) return 2;
-    return WEXITSTATUS(wait_status) != RLE_EXIT_LOST_PEER;
 }
 
 /* Collect every process that has ended and decide what that means for the run. */
