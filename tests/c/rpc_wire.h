@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "rpc/batch.h"
 #include "rpc/crc32c.h"
 #include "rpc/frame.h"
 #include "rpc/rpc.h"
@@ -397,38 +398,59 @@ static inline void wire_weights_end(rle_rpc *rpc, wire_weights *ww)
     rle_rpc_leave(rpc);
 }
 
-/* Serve what may be served: every third call is answered, every third refused, the others
- * stay open as long as the connection. */
+/* Serve what may be served: calls are by turns answered, refused, left open as long as
+ * the connection and, where there is a batch, put into it. */
 typedef struct wire_served {
     rle_incoming *open[512];
     size_t count, seen;
+    rle_batch *batch; /* or NULL */
+    rle_batch_calls calls;
 } wire_served;
+
+static inline void wire_answer(rle_rpc *rpc, rle_incoming *in)
+{
+    rle_encoder e;
+    rle_encoder_init(&e);
+    rle_encode_result_head(&e, 1);
+    rle_encode_integer(&e, 1);
+    must(rle_incoming_reply(rpc, in, &e) == RLE_OK);
+    rle_encoder_fini(&e);
+}
+
+static inline void wire_answer_batch(rle_rpc *rpc, wire_served *served, rle_batch *b)
+{
+    rle_batch_take(rpc, b, RLE_FLUSH_IDLE, &served->calls);
+    for (size_t i = 0; i < served->calls.count; i++)
+        wire_answer(rpc, served->calls.list[i].in);
+}
 
 static inline void wire_serve(rle_rpc *rpc, wire_served *served)
 {
     rle_incoming_info info;
     rle_decoder d;
     rle_incoming *in;
+    rle_batch *due;
     while (served->count < 512 && (in = rle_rpc_next_call(rpc, &info, &d)) != NULL) {
         must(info.head.method_len <= RLE_NAME_MAX);
         wire_read_values(&d, info.head.args);
         rle_incoming_read(rpc, in);
-        if (served->seen % 3 == 0) {
-            rle_encoder e;
-            rle_encoder_init(&e);
-            rle_encode_result_head(&e, 1);
-            rle_encode_integer(&e, 1);
-            must(rle_incoming_reply(rpc, in, &e) == RLE_OK);
-            rle_encoder_fini(&e);
-        } else if (served->seen % 3 == 1) {
+        size_t kind = served->seen++ % (served->batch ? 4 : 3);
+        rle_batch_call call = {.first = kind, .rows = 1};
+        if (kind == 0) {
+            wire_answer(rpc, in);
+        } else if (kind == 1) {
             rle_wire_error e = {.code = RLE_NOT_FOUND};
             rle_incoming_fail(rpc, in, &e);
-        } else {
+        } else if (kind == 2 || !info.caller) {
             rle_incoming_set_owner(in, in);
             served->open[served->count++] = in;
+        } else {
+            if (!rle_batch_knows(rpc, served->batch, info.caller))
+                must(rle_batch_admit(rpc, served->batch, info.caller) == RLE_OK);
+            must(rle_batch_add(rpc, served->batch, in, &call) == RLE_OK);
         }
-        served->seen++;
     }
+    while ((due = rle_rpc_next_batch(rpc)) != NULL) wire_answer_batch(rpc, served, due);
     while (rle_rpc_next_cancelled(rpc)) {
     }
     while (rle_rpc_next_dropped(rpc)) {

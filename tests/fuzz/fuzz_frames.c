@@ -1,8 +1,10 @@
 /* fuzz_frames.c - a stream of frames into an open connection of a worker that makes
  * calls, serves calls and has sent references.
  *
- * The first byte says what of the stream is mended (rpc_wire.h), the second how many
- * bytes one read gets. After each stream nothing may be left of the connection. */
+ * The first byte says what of the stream is mended (rpc_wire.h), the second how many bytes
+ * one read gets (6 bits), whether calls are put into a batch, and whether it publishes
+ * weights and follows the other side's. After each stream nothing may be left of the
+ * connection. */
 #include "../c/rpc_wire.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -23,7 +25,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if (size < 2 || size > 1 << 16) return 0;
     unsigned mode = data[0];
-    size_t step = data[1] & 127;
+    size_t step = data[1] & 63;
     bool weights = data[1] & 128;
     size_t n = size - 2;
     uint8_t *bytes = malloc(n + 1); /* of its own, so that a read behind it is seen */
@@ -37,6 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     wire_call(&w, &calls);
     w.step = step;
     served.seen = mode >> 5;
+    rle_batch_options batch = {.size = 3, .delay = RLE_SECONDS};
+    if (data[1] & 64) must(rle_batch_new(rpc, &batch, &served.batch) == RLE_OK);
     /* In two halves, with the owner's work between them. */
     size_t half = mode & 128 ? n / 2 : n;
     for (size_t at = 0; at < n || at == 0; at = half, half = n) {
@@ -53,7 +57,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         wire_feed(&w, bytes, 0);
     }
     wire_answer_open(rpc, &served);
+    if (served.batch && (mode & 32)) wire_answer_batch(rpc, &served, served.batch);
     wire_shut(&w);
+    if (served.batch) rle_batch_free(rpc, served.batch);
+    served.batch = NULL;
     if (weights) wire_weights_end(rpc, &ww);
     wire_read_results(rpc, &calls);
     wire_serve(rpc, &served);
@@ -61,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     rle_rpc_enter(rpc);
     rle_rpc_leave(rpc);
     wire_check_empty(rpc);
-    must(wire_blocks(rpc) == blocks);
+    must(wire_blocks(rpc) - (served.calls.list != NULL) == blocks);
     must(rpc->loop.timers == timers);
     free(bytes);
     return 0;
