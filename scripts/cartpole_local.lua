@@ -28,61 +28,45 @@ end
 
 local Observer = rpc.class("Observer", { "run_episode" })
 function Observer:init(id, seed)
-  self.id, self.env = id, rl.env.make "CartPole-v1"
+  self.env = rl.env.make "CartPole-v1"
   self.env:reset { seed = seed + id }
   self.policy = Policy()
   self.rollout = rl.rollout.new { weights = rpc.follow(rpc.caller(), "policy", self.policy) }
 end
-function Observer:run_episode(agent)
-  local state, total = self.rollout:start((self.env:reset())), 0
+function Observer:run_episode()
+  local state, reward, terminated, truncated = self.rollout:start((self.env:reset()))
   repeat
     local action = rl.distributions.Categorical { probs = self.policy(state) }:sample()
-    local reward, terminated, truncated
     state, reward, terminated, truncated = self.env:step(action:item())
-    self.rollout:add { action = action, reward = reward, terminated = terminated,
-      truncated = truncated, observation = state }
-    total = total + reward
-  until terminated or truncated
-  agent:rpc_sync():report_episode(self.id, self.rollout:take())
-  return total
+  until self.rollout:add { action = action, reward = reward, terminated = terminated,
+    truncated = truncated, observation = state }
+  return self.rollout:take()
 end
 
-local Agent = rpc.class("Agent", { "report_episode" })
+local Agent = rpc.class("Agent", {})
 function Agent:init(ctx)
   rl.manual_seed(args.seed)
   self.device = rl.device(args.device, ctx.rank)
   self.policy = Policy():to(self.device)
   self.weights = rpc.weights("policy", self.policy)
   self.optimizer = rl.optim.Adam(self.policy:parameters(), { lr = args.lr })
-  self.rewards = rl.rewards.new { observers = #ctx.observers }
   self.running = rl.rewards.running { start = 10 }
-  self.observers, self.episodes = {}, {}
+  self.observers = {}
   for i, name in ipairs(ctx.observers) do
     self.observers[i] = rpc.remote(name, "Observer", i, args.seed)
   end
 end
-function Agent:report_episode(id, episode)
-  self.episodes[id] = episode
-  for t = 1, episode.steps do self.rewards:report(id, episode.rewards[t]:item()) end
-end
--- An observer was lost within an episode: that one does not count.
-function Agent:drop(id)
-  self.rewards:drop(id)
-  self.episodes[id] = nil
-end
-function Agent:finish_episode(totals)
-  local log_probs, weights = {}, {}
-  for id, returns in ipairs(self.rewards:returns { gamma = args.gamma, normalise = true }) do
-    local episode = self.episodes[id]
-    if episode then
-      local probs = self.policy(episode.observations:to(self.device))
-      local m = rl.distributions.Categorical { probs = probs }
-      log_probs[#log_probs + 1] = m:log_prob(episode.actions:to(self.device))
-      for _, value in ipairs(returns) do weights[#weights + 1] = value end
-    end
+function Agent:finish_episode(episodes)
+  local log_probs, returns = {}, {}
+  for i, episode in ipairs(episodes) do
+    local probs = self.policy(episode.observations:to(self.device))
+    local m = rl.distributions.Categorical { probs = probs }
+    log_probs[i] = m:log_prob(episode.actions:to(self.device))
+    returns[i] = rl.rewards.discounted(episode.rewards, { gamma = args.gamma })
   end
-  self.episodes = {}
-  local loss = -(rl.cat(log_probs) * rl.tensor(weights, { device = self.device })):sum()
+  local weights = rl.cat(returns):to(self.device)
+  weights = (weights - weights:mean()) / (weights:std() + rl.rewards.eps)
+  local loss = -(rl.cat(log_probs) * weights):sum()
   self.optimizer:zero_grad()
   loss:backward()
   self.optimizer:step()
@@ -90,9 +74,10 @@ function Agent:finish_episode(totals)
 
   -- With several observers their mean counts: one update, one step of the running reward.
   self.reward = 0
-  for _, total in ipairs(totals) do self.reward = self.reward + total / #totals end
+  for _, episode in ipairs(episodes) do
+    self.reward = self.reward + episode.rewards:sum():item() / #episodes
+  end
   self.running:update(self.reward)
-  self.rewards:clear()
 end
 
 rl.launch {
@@ -101,10 +86,9 @@ rl.launch {
     local agent = Agent(ctx)
     local solved = false
     local loop = rl.episode.new {
-      observers = agent.observers, with = { rpc.rref(agent) }, device = agent.device,
+      observers = agent.observers, device = agent.device,
       cleanup = rl.cleanup.per_episode { empty_cache = false, collect = true },
-      drop = function(_, id) agent:drop(id) end,
-      finish = function(_, totals) agent:finish_episode(totals) end,
+      finish = function(_, episodes) agent:finish_episode(episodes) end,
       report = function(self)
         solved = agent.running.value > args.target
         if self.number % args.log_every == 0 or solved then
