@@ -34,9 +34,10 @@ function Observer:init(id, seed)
   self.rollout = rl.rollout.new { weights = rpc.follow(rpc.caller(), "policy", self.policy) }
 end
 function Observer:run_episode()
-  local state, reward, terminated, truncated = self.rollout:start((self.env:reset()))
+  local state = self.rollout:start((self.env:reset()))
   repeat
     local action = rl.distributions.Categorical { probs = self.policy(state) }:sample()
+    local reward, terminated, truncated
     state, reward, terminated, truncated = self.env:step(action:item())
   until self.rollout:add { action = action, reward = reward, terminated = terminated,
     truncated = truncated, observation = state }
