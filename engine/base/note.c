@@ -5,12 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/world.h"
+
 enum { WORDS_MAX = 64 };
 
-rle_note_state rle_note = {.step = -1};
+RLE_PER_PROCESS rle_note_state rle_note = {.step = -1};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static char said[WORDS_MAX];
+static RLE_PER_PROCESS char said[WORDS_MAX];
 
 void rle_note_say(const char *words)
 {

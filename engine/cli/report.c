@@ -13,8 +13,10 @@
 #include <stdlib.h>
 #include <sysexits.h>
 
-static bool interrupted;
-static int exit_code = EXIT_FAILURE;
+#include "base/world.h"
+
+static RLE_PER_PROCESS bool interrupted;
+static RLE_PER_PROCESS int exit_code = EXIT_FAILURE;
 
 /* The traceback on top loses what says nothing about the script: everything from the
  * prompt's own frames on, and the C frames at its end. Of a chunk typed at the prompt that

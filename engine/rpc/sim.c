@@ -133,8 +133,9 @@ static rle_status parse_one(const char *word, size_t n, rle_sim_options *o)
                 (int)(n < 80 ? n : 80), word);
     }
     if (name == 4 && memcmp(word, "none", 4) == 0 && !equals) return RLE_OK;
-    if (name == 5 && memcmp(word, "hours", 5) == 0 && equals) {
-        o->hours = value;
+    bool hours = name == 5 && memcmp(word, "hours", 5) == 0;
+    if (equals && (hours || (name == 4 && memcmp(word, "from", 4) == 0))) {
+        *(hours ? &o->hours : &o->from) = value;
         return RLE_OK;
     }
     bool all = name == 3 && memcmp(word, "all", 3) == 0, known = all;
@@ -150,7 +151,7 @@ static rle_status parse_one(const char *word, size_t n, rle_sim_options *o)
         RLE_INVALID_ARGUMENT,
         "faults: unknown \"%.*s\"; there are cut, half_open, partition, refuse, slow, "
         "stop, kill, all and none, each perhaps with the mean seconds from one to the "
-        "next (cut=20), and hours=N",
+        "next (cut=20), from=N and hours=N",
         (int)(n < 80 ? n : 80), word);
 }
 

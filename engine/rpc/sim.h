@@ -43,6 +43,7 @@ typedef enum {
 typedef struct rle_sim_options {
     uint64_t seed;
     double every[RLE_SIM_FAULTS]; /* mean of the seconds from one to the next; 0: never */
+    double from;                  /* seconds before the first */
     double hours; /* of virtual time after which it counts as hung; 0: 24 */
     /* Every event, as a line without its end; NULL: not wanted. */
     void (*event)(void *self, const char *line);
@@ -50,7 +51,7 @@ typedef struct rle_sim_options {
 } rle_sim_options;
 
 /* "none", "all", or names with the mean of the seconds between two: "cut=20,stop,kill=5".
- * A name alone means 10 s; "hours=2" sets the limit. INVALID_ARGUMENT. */
+ * A name alone means 10 s; "from=3" and "hours=2" set those. INVALID_ARGUMENT. */
 rle_status rle_sim_parse_faults(const char *text, rle_sim_options *o);
 
 /* The world is simulated from here to rle_sim_end. RESOURCE_EXHAUSTED. */

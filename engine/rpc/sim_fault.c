@@ -16,8 +16,11 @@ static int64_t next_time(rle_sim_fault fault)
 
 void rle_sim_faults_begin(void)
 {
-    for (int i = 0; i < RLE_SIM_FAULTS; i++)
+    for (int i = 0; i < RLE_SIM_FAULTS; i++) {
         world->fault_at[i] = next_time((rle_sim_fault)i);
+        if (world->fault_at[i] != RLE_NEVER)
+            world->fault_at[i] += (int64_t)(world->o.from * RLE_SECONDS);
+    }
 }
 
 int64_t rle_sim_next_fault(void)

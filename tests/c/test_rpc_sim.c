@@ -426,9 +426,9 @@ static void faults_are_written_in_words(void **state)
 {
     (void)state;
     rle_sim_options o = {0};
-    assert_int_equal(rle_sim_parse_faults("cut=20,stop,hours=0.5", &o), RLE_OK);
+    assert_int_equal(rle_sim_parse_faults("cut=20,stop,hours=0.5,from=3", &o), RLE_OK);
     assert_true(o.every[RLE_SIM_CUT] == 20 && o.every[RLE_SIM_STOP] == 10 &&
-                o.hours == 0.5);
+                o.hours == 0.5 && o.from == 3);
     assert_true(o.every[RLE_SIM_KILL] == 0);
     assert_int_equal(rle_sim_parse_faults("all", &o), RLE_OK);
     assert_true(o.every[RLE_SIM_KILL] == 10);

@@ -20,7 +20,8 @@ while [ $# -gt 0 ]; do
   esac
 done
 program=${RLENGINE:-build/rlengine}
-worlds=("none" "cut=1" "half_open=2,refuse=1" "partition=4" "slow=1" "kill=2" "stop=2" "all=5")
+worlds=("none" "cut=1,from=1" "half_open=2,refuse=1,from=1" "partition=4,from=1" "slow=1"
+  "kill=2" "stop=2,from=1" "all=5,from=1")
 folder=$(mktemp -d "${TMPDIR:-/tmp}/rlengine-sim-XXXXXX")
 trap 'rm -rf "$folder"' EXIT
 
