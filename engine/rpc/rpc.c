@@ -130,7 +130,7 @@ static void before_turn(void *self)
     if (rpc->unread) rle_conn_read_held(rpc);
     if (rpc->dead) rle_conn_free_dead(rpc);
     if (rpc->borrowed_count) rle_message_settle(rpc);
-    if (rpc->turns) rle_server_arm_expiry(rpc);
+    if (rpc->fresh) rle_server_arm_expiry(rpc);
     if (rpc->unarmed) rle_batches_arm(rpc);
 }
 

@@ -280,6 +280,7 @@ struct rle_incoming {
     rle_peer *peer;
     rle_incoming *next, **at;       /* in conn->incoming */
     rle_incoming *queue_next, **queue_at; /* in conn->waiting or rpc->cancelled */
+    rle_incoming *fresh_next, **fresh_at; /* in rpc->fresh */
     bool queued, started, nested, waits, cancelled, in_cancelled;
     uint64_t id, number, incarnation, session;
     int64_t deadline;
@@ -358,6 +359,8 @@ struct rle_rpc {
 
     /* Connections with calls that wait to be started, and whose turn is next. */
     rle_conn *turns, **turns_end;
+    rle_incoming
+        *fresh; /* those among the calls that have no timer for their deadline yet */
     uint64_t round, noted_round; /* count the owner's turns of the loop; see server.c */
     int64_t round_at;            /* about when the last of them was over */
     bool look_due;

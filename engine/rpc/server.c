@@ -48,6 +48,19 @@ static void queue_add(rle_incoming *in)
     conn->waiting_end = &in->queue_next;
     rpc->queued++;
     if (in->nested) rpc->queued_nested++;
+    if (!in->deadline) return;
+    in->fresh_next = rpc->fresh;
+    in->fresh_at = &rpc->fresh;
+    if (rpc->fresh) rpc->fresh->fresh_at = &in->fresh_next;
+    rpc->fresh = in;
+}
+
+static void leave_fresh(rle_incoming *in)
+{
+    if (!in->fresh_at) return;
+    *in->fresh_at = in->fresh_next;
+    if (in->fresh_next) in->fresh_next->fresh_at = in->fresh_at;
+    in->fresh_at = NULL;
 }
 
 /* While it has its connection. */
@@ -65,6 +78,7 @@ static void queue_remove(rle_incoming *in)
     in->queued = false;
     rpc->queued--;
     if (in->nested) rpc->queued_nested--;
+    leave_fresh(in);
     rle_timer_disarm(&rpc->loop, &in->timer);
 }
 
@@ -278,12 +292,12 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
 
 void rle_server_arm_expiry(rle_rpc *rpc)
 {
-    for (rle_conn *conn = rpc->turns; conn; conn = conn->turn_next)
-        for (rle_incoming *in = conn->waiting; in; in = in->queue_next) {
-            if (!in->deadline || in->timer.place) continue;
-            /* Without memory it is found out when its turn comes. */
-            if (rle_timer_arm(&rpc->loop, &in->timer, in->deadline) != RLE_OK) return;
-        }
+    while (rpc->fresh) {
+        /* Without memory it is tried again, or found out when its turn comes. */
+        if (rle_timer_arm(&rpc->loop, &rpc->fresh->timer, rpc->fresh->deadline) != RLE_OK)
+            return;
+        leave_fresh(rpc->fresh);
+    }
 }
 
 static void mark_cancelled(rle_incoming *in)
