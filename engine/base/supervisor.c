@@ -2,7 +2,6 @@
 #include "base/supervisor.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -10,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,6 +16,7 @@
 #include "base/lines.h"
 #include "base/mem.h"
 #include "base/process.h"
+#include "base/requests.h"
 #include "base/world.h"
 
 /* While more than this waits to be written, pipes are not read: whoever writes faster than
@@ -51,9 +50,7 @@ typedef struct supervisor {
     rle_sink sinks[2];
     struct pollfd *polls;
     int signals; /* signalfd */
-    int requests;      /* our end of the named pipe, or -1 */
-    char request[256]; /* the line being read */
-    size_t request_used;
+    rle_requests requests;
     int left;    /* processes still running */
 
     int suspect, suspect_status; /* member that ended because a peer was lost, or -1 */
@@ -189,8 +186,9 @@ static int to_blame(const supervisor *sv, int primary)
 
 /* ---- what processes ask for ---- */
 
-static void obey(supervisor *sv, char *line)
+static void obey(void *self, char *line)
 {
+    supervisor *sv = self;
     char *name = strncmp(line, "kill ", 5) == 0 ? line + 5 : NULL;
     char *reason = name ? strchr(name, ' ') : NULL;
     if (!reason || sv->ending) return;
@@ -204,39 +202,6 @@ static void obey(supervisor *sv, char *line)
         snprintf(m->killed, sizeof m->killed, "%s", reason);
         rle_send_signal(m->process.pid, SIGKILL);
     }
-}
-
-static void read_requests(supervisor *sv)
-{
-    char buffer[512];
-    ssize_t n = read(sv->requests, buffer, sizeof buffer);
-    for (ssize_t i = 0; i < n; i++) {
-        if (buffer[i] == '\n') {
-            sv->request[sv->request_used] = 0;
-            obey(sv, sv->request);
-            sv->request_used = 0;
-        } else if (sv->request_used < sizeof sv->request - 1) {
-            sv->request[sv->request_used++] = buffer[i];
-        }
-    }
-}
-
-rle_status rle_group_ask_kill(const char *requests, const char *name, const char *reason)
-{
-    char line[256];
-    int n = snprintf(line, sizeof line, "kill %s %s\n", name, reason);
-    if (rle_simulated()) {
-        line[n > 0 && n < (int)sizeof line ? n - 1 : 0] = 0;
-        rle_world_simulated->ask(requests, line);
-        return RLE_OK;
-    }
-    int fd = open(requests, O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-    ssize_t written = fd >= 0 && n < (int)sizeof line ? write(fd, line, (size_t)n) : -1;
-    int why = errno;
-    if (fd >= 0) close(fd);
-    if (written == n) return RLE_OK;
-    return rle_fail(RLE_UNAVAILABLE, "cannot ask the launcher at %s: %s", requests,
-                    fd >= 0 && n >= (int)sizeof line ? "too long" : strerror(why));
 }
 
 /* ---- time and signals ---- */
@@ -413,7 +378,7 @@ static void turn(supervisor *sv)
     int n = 0;
     bool blind = false;
     poll_add(sv, &n, sv->signals, POLLIN);
-    poll_add(sv, &n, sv->requests, POLLIN);
+    poll_add(sv, &n, sv->requests.fd, POLLIN);
     for (int i = 0; i < 2; i++)
         if (rle_sink_pending(&sv->sinks[i])) poll_add(sv, &n, sv->sinks[i].fd, POLLOUT);
     for (int i = 0; i < sv->group->count; i++) {
@@ -431,7 +396,8 @@ static void turn(supervisor *sv)
     /* Signals first: a Ctrl-C reaches the whole terminal, and what our processes make of it
      * is not their failure. */
     if (sv->polls[0].revents) read_signals(sv);
-    if (sv->requests >= 0 && was_ready(sv, n, sv->requests)) read_requests(sv);
+    if (sv->requests.fd >= 0 && was_ready(sv, n, sv->requests.fd))
+        rle_requests_read(&sv->requests, obey, sv);
     for (int i = 0; i < sv->group->count; i++) {
         member_state *m = &sv->members[i];
         if (m->out.fd >= 0 && was_ready(sv, n, m->out.fd))
@@ -518,7 +484,7 @@ static rle_status supervisor_init(supervisor *sv, const rle_group *group, const 
 {
     *sv = (supervisor){.group = group,
                        .signals = -1,
-                       .requests = -1,
+                       .requests = {.fd = -1},
                        .suspect = -1,
                        .suspect_at = INT64_MAX,
                        .result = {.failed = -1}};
@@ -540,14 +506,7 @@ static rle_status supervisor_init(supervisor *sv, const rle_group *group, const 
     if (sv->signals < 0)
         return rle_fail(RLE_UNAVAILABLE, "cannot watch signals: %s", strerror(errno));
     if (!group->requests || rle_simulated()) return RLE_OK;
-    /* Open for writing, too: it is never at its end while nobody else has it open. */
-    if (mkfifo(group->requests, 0600) == 0)
-        sv->requests =
-            open(group->requests, O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
-    if (sv->requests < 0)
-        return rle_fail(RLE_UNAVAILABLE, "cannot make %s: %s", group->requests,
-                        strerror(errno));
-    return RLE_OK;
+    return rle_requests_open(&sv->requests, group->requests);
 }
 
 static void supervisor_fini(supervisor *sv)
@@ -563,10 +522,7 @@ static void supervisor_fini(supervisor *sv)
     rle_free(sv->sinks[0].bytes);
     rle_free(sv->sinks[1].bytes);
     if (sv->signals >= 0) close(sv->signals);
-    if (sv->requests >= 0) {
-        close(sv->requests);
-        unlink(sv->group->requests);
-    }
+    rle_requests_close(&sv->requests);
 }
 
 rle_status rle_group_run(const rle_group *group, rle_group_result *result)
