@@ -375,6 +375,8 @@ local calls = {
   { "strdup", { "^engine/base/mem%.c$" }, "rle_strdup" },
   { "strcpy", {}, "snprintf" }, { "strcat", {}, "snprintf" }, { "sprintf", {}, "snprintf" },
   { "gets", {}, "fgets" }, { "rand", {}, "an rle_rng" },
+  -- A simulation has its own (base/world.h).
+  { "getrandom", { "^engine/base/world%.c$" }, "rle_entropy" },
 }
 
 rule {
@@ -404,6 +406,46 @@ rule {
     { "engine/base/a.c", "    _exit(1); rle_malloc(5); snprintf(b, 1, s); p->exit(1);\n" },
     { "engine/base/a.c", '    const char *s = "printf("; /* exit(1) */\n' },
     { "engine/cli/a.c", "printf(s);\n" },
+  },
+}
+
+-- Variables of a whole process, although a simulation runs several processes in one: what is the
+-- same for all, or means nothing between two turns.
+local shared = {
+  recents = true, own_prefix = true, hook_ran = true, rle_sim_world = true, found = true,
+  found_count = true, table = true, table_once = true, starter = true, padding = true,
+}
+
+rule {
+  name = "state of a process in engine/lua and engine/rpc is marked RLE_PER_PROCESS",
+  check = function(sources)
+    local problems = {}
+    for _, s in ipairs(sources) do
+      if s.path:match "^engine/lua/.*%.c$" or s.path:match "^engine/rpc/.*%.c$" then
+        each_line(without_comments(s.text), function(line, number)
+          local head = line:match "^([%w_][%w_ *]+)%s*[;=%[]"
+          if not head or head:find "^typedef" or head:find "%f[%w_]const%f[^%w_]"
+            or head:find "^extern" or head:find "_Thread_local" or head:find "RLE_PER_PROCESS"
+            or head:find "^struct [%w_]+%s*$" or not head:find "[%w_]+[ *]+[%w_]+%s*$" then
+            return
+          end
+          local name = head:match "([%w_]+)%s*$"
+          if not shared[name] then
+            problems[#problems + 1] = ("%s:%d: %s"):format(s.path, number, name)
+          end
+        end)
+      end
+    end
+    return problems
+  end,
+  breaks = {
+    { "engine/lua/a.c", "static int called;\n" }, { "engine/rpc/a.c", "rle_rpc *all = NULL;\n" },
+    { "engine/lua/a.c", "static char name[64];\n" },
+  },
+  keeps = {
+    { "engine/lua/a.c", "static RLE_PER_PROCESS int called;\nstatic const int a[] = {1};\n" },
+    { "engine/rpc/a.c", "struct a;\nstatic int f(void);\nstatic const struct b c = {0};\n" },
+    { "engine/base/a.c", "static int called;\n" },
   },
 }
 
