@@ -191,6 +191,39 @@ describe("weights", function()
     assert.is_true(workers.eventually(function() return weights:info().waiting == 0 end))
   end)
 
+  it("of a publisher that died and was started again count anew", function()
+    local PUBLISHER = [[
+      local net = { w = rl.zeros(100000) }
+      local weights
+      rpc.register("publish", function(value, times)
+        net.w:fill_(value)
+        weights = weights or rpc.weights("policy", net)
+        for _ = 1, times do weights:publish() end
+        return weights.version
+      end)
+    ]]
+    local net = { w = rl.zeros(100000) }
+    local weights = rpc.follow("p", "policy", net) -- before it is there
+    local p = group:start("p", PUBLISHER)
+    assert.equal(4, rpc.rpc_sync("p", "publish", 1, 3))
+    assert.is_true(workers.eventually(function() return weights:update() and weights.version == 4
+    end))
+    assert.equal(1, net.w[-1]:item())
+    p:kill()
+    p:join()
+    assert.is_true(workers.eventually(function() return not rpc.worker_info("p").connected end))
+    assert.is_false(weights:update())
+    assert.equal(1, net.w[-1]:item())
+    group:start("p", PUBLISHER)
+    rpc.wait_for { "p" }
+    assert.equal(2, rpc.rpc_sync("p", "publish", 7, 1))
+    assert.is_true(workers.eventually(function() return weights:update() and weights.version == 2
+    end))
+    assert.equal(7, net.w[-1]:item())
+    weights:close()
+    assert.equal("FAILED_PRECONDITION", fails(weights.update, weights).code)
+  end)
+
   it("cost nothing more after hundreds of versions, joins and deaths", function()
     local bytes = 200000
     local net = large(bytes)
