@@ -5,7 +5,8 @@
 Prints a table: what a user sees, after how long, and whether training goes on. A trainer has an
 episode of 0.2 s played by two observers at once, waits for both, and begins the next round; the
 fault happens to obs_2 within an episode. Calls may take 20 s on both sides (PyTorch's default and
-ours is 60 s); ours has a peer timeout of 1 s (default 10 s), PyTorch has none to set.
+ours is 60 s); ours has a peer timeout of 1 s (default 10 s), PyTorch has none to set. For F31 and F33 PyTorch's group is one
+that others may join (no world size); F40 has its default of 16 threads.
 
 The sides are ours_side.lua and torch_side.py. They print "EVENT time text": READY all have joined;
 ROUND number observers; ERROR observer message; BACK observer, it plays again. F10 needs network
@@ -35,7 +36,8 @@ class Worker:
         here = {"rlengine": [PROGRAM, os.path.join(HERE, "ours_side.lua")],
                 "PyTorch": [sys.executable, os.path.join(HERE, "torch_side.py")]}[side.kind]
         env = dict(os.environ, SCENARIO=scenario, TOKEN=token or side.token,
-                   TP_SOCKET_IFNAME=side.interface, OMP_NUM_THREADS="1")
+                   TP_SOCKET_IFNAME=side.interface, GLOO_SOCKET_IFNAME=side.interface,
+                   OMP_NUM_THREADS="1")
         self.name, self.events, self.output = name, [], []
         self.process = subprocess.Popen(
             list(prefix) + here + [role, name, str(index), str(world), side.address, str(seconds)],
@@ -182,7 +184,10 @@ def f04(side):
     back = trainer.first("BACK", continued, 5)
     during = trainer.rounds(stopped + 0.3, continued)
     went = "%d rounds while it was stopped" % during
-    if took:
+    if not took:
+        next_round = trainer.first("ROUND", continued)
+        went += ", the next one %.2f s after it went on" % (next_round[0] - continued)
+    else:
         went += ", back %.2f s after it went on" % (back[0] - continued) if back else ", not back"
     return words, took, went
 
@@ -306,7 +311,7 @@ def main():
             words, took, went = run(fault, kind)
             lines.append("| %s | %s | `%s` | %s | %s |" % (
                 "%s: %s" % (fault, what) if kind == "rlengine" else "", kind, words,
-                "%.2f s" % took if took is not None else "-", went))
+                "-" if took is None else "< 0.01 s" if took < 0.01 else "%.2f s" % took, went))
             print(lines[-1], flush=True)
     if args.write:
         write(args.write, lines)
