@@ -131,7 +131,9 @@ function Observers:failed(i, err)
   local state = state_of(self.list[i])
   if not state then return false end
   local name = name_of(self.list[i])
-  if state == "gone" then
+  -- It may be lost while its object is being made anew: no answer to that, or none was sent.
+  local unmade = state == "failed" and err.code == "UNAVAILABLE" and err.outcome and not err.via
+  if state == "gone" or unmade then
     if not self.away[i] then self:lost(i) end
   elseif err.code == "DEADLINE_EXCEEDED" and err.worker == name then
     log("%s; its episode is dropped%s", err.message, whereabouts(name))

@@ -54,6 +54,15 @@ describe("a simulation", function()
     assert.truthy(r.out:find "episode : 3, mem_used: ")
   end)
 
+  it("trains on while observers are lost in every way", function()
+    for seed = 1, 4 do
+      local r = run { "--sim=" .. seed, "--sim-faults=all=20,from=2",
+        "scripts/cartpole_reinforce.lua", "--episodes=40", "--device=cpu" }
+      assert.equal(0, r.code, r.err)
+      assert.truthy(r.out:find "episode : 40, mem_used: ")
+    end
+  end)
+
   it("says how a failure can be seen again", function()
     local r = run { "--sim=7", "--sim-faults=stop=100,hours=2", "-e", "error 'no'" }
     assert.equal(1, r.code)
