@@ -201,7 +201,7 @@ if [ "$fast" -eq 0 ]; then
   # 30 seconds for each target, two at a time; tests/fuzz/run.sh for longer.
   begin "fuzz targets"
   before=$(wc -l <"$results/counts")
-  suite "fuzz" 240 tests/fuzz/run.sh --tap
+  suite "fuzz" 900 tests/fuzz/run.sh --tap
   run_suites
   finish
 fi
