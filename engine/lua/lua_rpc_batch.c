@@ -371,15 +371,16 @@ static rle_status collect(lua_State *L, rle_lua_batch *b, rle_incoming *in,
     rle_batch_arguments a;
     RLE_TRY(rle_batch_read(b, info, d, &a));
     size_t first = placed_at(b, d, &a);
-    if (first == SIZE_MAX && !has_room(b, a.rows)) {
-        if (rle_batch_waiting(rpc, b->core)) {
-            rle_lua_batch_flush(L, b, RLE_FLUSH_FULL);
-            /* The function ran, and may have turned the loop: the message may have moved.
-             */
-            rle_incoming_decoder(rpc, in, d);
-            RLE_TRY(rle_batch_read(b, info, d, &a));
+    while (first == SIZE_MAX && !has_room(b, a.rows)) {
+        if (!rle_batch_waiting(rpc, b->core)) {
+            RLE_TRY(new_room(b, a.rows));
+            break;
         }
-        if (!has_room(b, a.rows)) RLE_TRY(new_room(b, a.rows));
+        rle_lua_batch_flush(L, b, RLE_FLUSH_FULL);
+        /* The function ran, and may have turned the loop: the message may have moved, and
+         * others may wait in the rows that are filled now. */
+        rle_incoming_decoder(rpc, in, d);
+        RLE_TRY(rle_batch_read(b, info, d, &a));
     }
     if (first == SIZE_MAX) first = b->filling->end;
     rle_batch_buffer *buffer = b->filling;

@@ -103,6 +103,32 @@ describe("a batch", function()
     assert.same({ 1, 1, 1, 1 }, view:totable())
   end)
 
+  it("keeps the rows of who calls while its function waits in a coroutine of its own", function()
+    local third
+    declare({ size = 2, delay = 5 }, function(obs)
+      if obs:totable()[1][1] == 1 then
+        third = rpc.rpc_async("obs_3", "once", nil, rl.full({ 4 }, 30))
+        coroutine.wrap(function() -- until its call has come
+          repeat rpc.sleep(0.005) until rpc.counters().calls == 3
+        end)()
+      end
+      return obs:sum(-1)
+    end)
+    -- Somebody who is waited for, and does not call again.
+    group:start("obs_4", [[
+      rpc.on_join(function() rpc.rpc_sync("test", "act", rl.full({ 4 }, 7)) end)
+    ]])
+    start(group, 3)
+    repeat rpc.sleep(0.005) until rpc.counters().batched_calls == 1
+    local first = rpc.rpc_async("obs_1", "once", nil, rl.full({ 4 }, 1))
+    repeat rpc.sleep(0.005) until rpc.counters().calls == 1
+    -- It finds no room, so the first is answered, which takes until the third has called.
+    local second = rpc.rpc_async("obs_2", "once", nil, rl.full({ 2, 4 }, 2))
+    assert.equal(4, first:wait())
+    assert.same({ 8, 8 }, second:wait():totable())
+    assert.equal(120, third:wait())
+  end)
+
   it("holds whatever it is given, by whom it is left and how its function ends", function()
     local run = 0
     math.randomseed(7)
