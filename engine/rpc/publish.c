@@ -17,9 +17,10 @@
 #include "rpc/rpc_internal.h"
 
 enum {
-    POLLS_MAX = 64,            /* open on one connection */
-    SHARED_FROM = 16 << 10,    /* shorter bodies are as quickly copied */
-    SPARE_MAX = 64 << 20       /* longer bodies are not kept for the next version */
+    POLLS_MAX = 64,         /* open on one connection */
+    UNDER_WAY_MAX = 4,      /* answers of one publication on their way over it */
+    SHARED_FROM = 16 << 10, /* shorter bodies are as quickly copied */
+    SPARE_MAX = 64 << 20    /* longer bodies are not kept for the next version */
 };
 
 #define METHOD RLE_POLL_METHOD
@@ -181,6 +182,15 @@ static void refuse(rle_conn *conn, uint64_t id, rle_status code, const char *tex
     rle_conn_send_error(conn, &f, &e);
 }
 
+/* Who asks again has read its last answer: else it keeps alive what it does not read. */
+static bool too_many_under_way(const rle_conn *conn, const rle_publication *p)
+{
+    int n = conn->chunk && conn->chunk->body->home == p;
+    for (const rle_out_message *m = conn->long_first; m; m = m->next)
+        n += m->body->home == p;
+    return n >= UNDER_WAY_MAX;
+}
+
 /* Answer with the newest version. */
 static void answer(rle_conn *conn, uint64_t id, rle_publication *p)
 {
@@ -198,6 +208,12 @@ static void answer(rle_conn *conn, uint64_t id, rle_publication *p)
                  "weights \"%s\" of %zu bytes are over the limit of %" PRIu64
                  " bytes of worker \"%s\" (max_message)",
                  p->name, body->size, conn->max_message, peer);
+        refuse(conn, id, RLE_RESOURCE_EXHAUSTED, text);
+        return;
+    }
+    if (too_many_under_way(conn, p)) {
+        snprintf(text, sizeof text, "\"%s\" has not read the \"%s\" that it was sent",
+                 peer, p->name);
         refuse(conn, id, RLE_RESOURCE_EXHAUSTED, text);
         return;
     }
@@ -224,8 +240,7 @@ uint64_t rle_publication_commit(rle_publication *p)
     p->newest_values = p->staged_values;
     p->staged = NULL;
     uint64_t version = ++p->version;
-    for (rle_conn *conn = rpc->conns, *next; conn; conn = next) {
-        next = conn->next;
+    for (rle_conn *conn = rpc->conns; conn;) {
         for (rle_poll **at = &conn->polls; *at;) {
             rle_poll *poll = *at;
             if (strcmp(poll->name, p->name) != 0) {
@@ -238,6 +253,8 @@ uint64_t rle_publication_commit(rle_publication *p)
             answer(conn, id, p);
             if (conn->state == RLE_CONN_DEAD) break;
         }
+        /* Its end may have been that of others: from the start, with who still waits. */
+        conn = conn->state == RLE_CONN_DEAD ? rpc->conns : conn->next;
     }
     rle_rpc_leave(rpc);
     return version;

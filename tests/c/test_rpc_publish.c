@@ -386,6 +386,42 @@ static void f12_a_stopped_follower_never_piles_up_versions(void **state)
     rle_rpc_free(a);
 }
 
+/* Who asks again before it has read what it was sent keeps no old versions alive. */
+static void f12_who_asks_and_does_not_read_piles_nothing_up(void **state)
+{
+    (void)state;
+    enum { ASKED = 200 };
+    rle_rpc *a = worker("a", NULL);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    raw r = raw_join(a, "x");
+    rle_publication *w = open_weights(a, "policy", "");
+    size_t n = 1 << 20;
+    publish(w, n);
+    size_t before = rle_mem_bytes(), most = 0;
+    rle_publication_info info;
+    for (int i = 1; i <= ASKED; i++) {
+        rle_encoder e;
+        rle_encoder_init(&e);
+        begin_call(&e, "rlengine.weights", 2);
+        rle_encode_string(&e, "policy", 6);
+        rle_encode_integer(&e, 0);
+        raw_send(&r,
+                 (rle_frame){
+                     .type = RLE_FRAME_CALL, .flags = RLE_FLAG_NESTED, .id = (uint64_t)i},
+                 e.w.data + RLE_FRAME_HEADER, rle_encoder_values_size(&e));
+        rle_encoder_fini(&e);
+        publish(w, n);
+        if (rle_mem_bytes() - before > most) most = rle_mem_bytes() - before;
+    }
+    rle_publication_look(w, &info);
+    assert_in_range(info.sent, 1, 8);
+    assert_true(most < 10 * n);
+    figure("F12", "%d questions for versions of 1 MiB, no answer read: %.1f MiB held",
+           ASKED, (double)most / (1 << 20));
+    raw_close(&r);
+    rle_rpc_free(a);
+}
+
 /* Questions no worker of ours would ask. */
 static void malformed_questions_end_the_connection(void **state)
 {
@@ -482,6 +518,7 @@ int main(void)
         TEST(a_follower_that_goes_is_forgotten),
         TEST(what_a_follower_may_not_have_is_refused),
         TEST(f12_a_stopped_follower_never_piles_up_versions),
+        TEST(f12_who_asks_and_does_not_read_piles_nothing_up),
         TEST(malformed_questions_end_the_connection),
         TEST(malformed_answers_end_the_connection),
     };
