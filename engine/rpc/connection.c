@@ -30,13 +30,21 @@ static rle_in_message **find_partial(rle_conn *conn, const rle_frame *f)
     return at;
 }
 
+/* What an unfinished message counts: one that is only begun costs more than its few
+ * bytes. */
+static uint64_t weight(const rle_frame *f)
+{
+    return (f->flags & RLE_FLAG_MORE) && f->body < RLE_PARTIAL_MIN ? RLE_PARTIAL_MIN
+                                                                   : f->body;
+}
+
 /* Memory for a message that does not lie in one read. */
 static rle_status begin_message(rle_conn *conn, const rle_frame *f, rle_in_message **out)
 {
     if (*find_partial(conn, f))
         return rle_fail(RLE_INVALID_ARGUMENT, "message %" PRIu64 " begins twice", f->id);
     uint64_t limit = conn->rpc->o.max_message;
-    if (conn->partial_bytes + f->body > 2 * limit)
+    if (conn->partial_bytes + weight(f) > 2 * limit)
         return rle_fail(RLE_RESOURCE_EXHAUSTED,
                         "unfinished messages of more than %" PRIu64 " bytes", 2 * limit);
     rle_follower *follower = conn->follows && f->type == RLE_FRAME_RESULT
@@ -56,7 +64,7 @@ static rle_status begin_message(rle_conn *conn, const rle_frame *f, rle_in_messa
                           .serial = ++conn->rpc->serials,
                           .follower = follower};
     conn->partial = m;
-    conn->partial_bytes += f->body;
+    conn->partial_bytes += weight(f);
     *out = m;
     return RLE_OK;
 }
@@ -66,7 +74,7 @@ static void end_message(rle_conn *conn, rle_in_message *m)
     rle_in_message **at = &conn->partial;
     while (*at != m) at = &(*at)->next;
     *at = m->next;
-    conn->partial_bytes -= m->head.body;
+    conn->partial_bytes -= weight(&m->head);
     rle_free(m);
 }
 

@@ -56,6 +56,7 @@ enum {
     RLE_OUT_SOFT = 8 << 20,        /* for RLE_OUT_PATIENCE */
     RLE_OUT_LOW = 64 << 10,        /* below it the next chunk is begun */
     RLE_OUT_BURST = 1 << 20,       /* about what is written to one peer at a time */
+    RLE_PARTIAL_MIN = 64 << 10,    /* what a message in several frames counts at least */
     RLE_CALLS_HARD = 10000,        /* open calls on one connection, nested ones included */
     RLE_LISTEN_MAX = 8,
     RLE_PROTOCOL_VERSION = 1
