@@ -45,6 +45,13 @@ static int stamp(char *line, size_t size)
     return snprintf(line, size, "%lld.%06ld ", (long long)t.tv_sec, t.tv_nsec / 1000);
 }
 
+/* A line stays one, whatever others put into it: they cannot write lines of ours. */
+static void keep_one_line(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' && *text != '\t') *text = ' ';
+}
+
 void rle_log(rle_log_level level, const char *fmt, ...)
 {
     if (threshold < 0) read_env();
@@ -60,6 +67,7 @@ void rle_log(rle_log_level level, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(line + used, sizeof line - (size_t)used - 1, fmt, args);
     va_end(args);
+    keep_one_line(line + used);
     if (sink_fn) {
         sink_fn(sink_self, level, line);
         return;

@@ -530,7 +530,7 @@ void rle_conn_reject(rle_conn *conn)
     snprintf(reason, sizeof reason, "%s", rle_message());
     if (conn->peer)
         rle_log(RLE_LOG_WARN, "closed \"%s\": %s", conn->peer->name, reason);
-    else
+    else if (conn->initiator || rle_stranger_told(conn->rpc))
         rle_log(RLE_LOG_WARN, "closed %s: %s", conn->address.shown, reason);
     rle_conn_close(conn, reason, true);
 }

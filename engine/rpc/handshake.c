@@ -246,8 +246,10 @@ static int count_refusal(rle_rpc *rpc, const rle_address *address)
 static void log_refusal(rle_conn *conn, const char *why)
 {
     int recent = count_refusal(conn->rpc, &conn->address);
-    rle_log(RLE_LOG_WARN, "refused %s: %s (%d in the last minute)", conn->address.shown,
-            why, recent);
+    /* At a Unix socket it is no stranger, and nobody is banned there. */
+    if (conn->is_unix || rle_stranger_told(conn->rpc))
+        rle_log(RLE_LOG_WARN, "refused %s: %s (%d in the last minute)",
+                conn->address.shown, why, recent);
 }
 
 bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address)
@@ -342,7 +344,8 @@ static void got_hello(rle_conn *conn, const uint8_t *payload, size_t n)
         version_range(rpc->o.min_version, rpc->o.max_version, mine, sizeof mine);
         rle_fail(RLE_UNIMPLEMENTED, "\"%s\" speaks protocol %s, \"%s\" speaks %s",
                  h->theirs.name, theirs, rpc->name, mine);
-        rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
+        if (rle_stranger_told(rpc))
+            rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
         rle_handshake_refuse(conn, RLE_UNIMPLEMENTED);
         return;
     }

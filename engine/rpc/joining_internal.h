@@ -40,6 +40,10 @@ void rle_contest_leave(rle_handshake *h); /* it waits no more; or never did */
 /* ---- listen.c ---- */
 
 void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */
+/* Somebody who has proved nothing is sent away: is it to be logged? */
+bool rle_stranger_told(rle_rpc *rpc);
+/* Once a minute: log how many were not. */
+void rle_strangers_count(rle_rpc *rpc, int64_t now);
 
 /* Begin to connect. `result` or `peer`, may be NULL: who is told what becomes of it. */
 rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,

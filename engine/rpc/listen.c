@@ -12,14 +12,51 @@
 enum { ACCEPTS_A_TURN = 16 };
 #define ACCEPT_PAUSE (RLE_SECONDS / 10)
 
+/* ---- strangers ---- */
+
+/* Of those who come and prove nothing so many are told of; then only how many they were,
+ * or they would fill the log. */
+enum { STRANGERS_A_MINUTE = 100 };
+
+void rle_strangers_count(rle_rpc *rpc, int64_t now)
+{
+    if (now - rpc->strangers_since < 60 * RLE_SECONDS) return;
+    if (rpc->strangers > STRANGERS_A_MINUTE)
+        rle_log(RLE_LOG_WARN, "%u more connection%s closed or refused within a minute",
+                rpc->strangers - STRANGERS_A_MINUTE,
+                rpc->strangers - STRANGERS_A_MINUTE == 1 ? " was" : "s were");
+    rpc->strangers = 0;
+}
+
+bool rle_stranger_told(rle_rpc *rpc)
+{
+    int64_t now = rle_now();
+    rle_strangers_count(rpc, now);
+    if (!rpc->strangers) rpc->strangers_since = now;
+    if (rpc->strangers < UINT32_MAX) rpc->strangers++;
+    return rpc->strangers <= STRANGERS_A_MINUTE;
+}
+
 /* ---- listening ---- */
+
+static void accept_again(rle_timer *t);
+
+/* Accept again after a while. False without memory for the timer: there is no pause then.
+ */
+static bool accept_later(rle_rpc *rpc)
+{
+    rpc->accept_timer.fire = accept_again;
+    return rle_timer_arm(&rpc->loop, &rpc->accept_timer, rle_now() + ACCEPT_PAUSE) ==
+           RLE_OK;
+}
 
 static void resume_accepting(rle_rpc *rpc)
 {
     for (int i = 0; i < rpc->listener_count; i++) {
-        if (!rpc->listeners[i].paused) continue;
-        rpc->listeners[i].paused = false;
-        rle_watch_on(rpc->listeners[i].watch);
+        struct rle_listener *listener = &rpc->listeners[i];
+        if (!listener->paused) continue;
+        listener->paused = !rle_watch_on(listener->watch);
+        if (listener->paused) accept_later(rpc);
     }
 }
 
@@ -49,9 +86,7 @@ static void pause_accepting(struct rle_listener *listener, const char *why)
     rle_rpc *rpc = listener->rpc;
     if (!rpc->short_of) rle_log(RLE_LOG_WARN, "accepting paused: %s", why);
     if (!rpc->short_of) rpc->short_of = listener;
-    stop_listening(listener);
-    rpc->accept_timer.fire = accept_again;
-    rle_timer_arm(&rpc->loop, &rpc->accept_timer, rle_now() + ACCEPT_PAUSE);
+    if (accept_later(rpc)) stop_listening(listener);
 }
 
 /* accept(2) failed. */
@@ -88,8 +123,10 @@ static bool admit(rle_rpc *rpc, int fd, const rle_address *from)
     pid_t pid;
     uid_t uid;
     if (rle_peer_credentials(fd, &pid, &uid) && user_allowed(rpc, uid)) return true;
-    rle_log(RLE_LOG_WARN, "refused a connection of user %u (allow_uids admits others)",
-            (unsigned)uid);
+    if (rle_stranger_told(rpc))
+        rle_log(RLE_LOG_WARN,
+                "refused a connection of user %u (allow_uids admits others)",
+                (unsigned)uid);
     rpc->counters.refused_peers++;
     return false;
 }

@@ -117,6 +117,7 @@ static void tick(rle_timer *t)
         next = conn->next;
         if (conn->state == RLE_CONN_OPEN) check_conn(conn, now);
     }
+    if (rpc->strangers) rle_strangers_count(rpc, now);
     rle_timer_arm(&rpc->loop, t, now + interval);
 }
 

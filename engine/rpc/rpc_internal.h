@@ -339,6 +339,8 @@ struct rle_rpc {
     bool crowded;     /* too many of them: nothing is accepted */
     struct rle_listener *short_of; /* descriptors or memory: where somebody waits */
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
+    int64_t strangers_since; /* listen.c: those of this minute */
+    uint32_t strangers;
 
     rle_conn *conns, *dead, *dirty, *unread;
     uint64_t sessions; /* connections that were opened, ever */
