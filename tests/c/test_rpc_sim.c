@@ -392,7 +392,7 @@ static const char *const worlds[] = {
 static void f46_any_seed_keeps_the_promises(void **state)
 {
     (void)state;
-    int seeds = number_of("RLE_SIM_SEEDS", getenv("RLE_FULL") ? 10000 : 140);
+    int seeds = number_of("RLE_SIM_SEEDS", getenv("RLE_FULL") ? 10000 : 300);
     int first = number_of("RLE_SIM_FIRST", 1);
     uint64_t faults = 0, sends = 0;
     int64_t time = 0;

@@ -109,7 +109,7 @@ describe("a simulation", function()
   end)
 
   it("F46: keeps every promise, whatever the seed", function()
-    local seeds = os.getenv "RLE_SIM_SEEDS" or (os.getenv "RLE_FULL" and "10000" or "16")
+    local seeds = os.getenv "RLE_SIM_SEEDS" or (os.getenv "RLE_FULL" and "10000" or "100")
     local r = process.run({ "bash", "tests/sim/run.sh", "--seeds", seeds, "--keep-going" },
       { env = { RLENGINE = program } })
     assert.equal(0, r.code, r.out .. r.err)
