@@ -390,8 +390,13 @@ void rle_lua_open_rpc(lua_State *L)
     lua_setmetatable(L, -2);
     rle_rawsetp(L, LUA_REGISTRYINDEX, &guard_key);
 
-    lua_pushcfunction(L, rle_lua_rpc_run_until_ready);
-    rle_lua_hook_ref[RLE_HOOK_RUN] = luaL_ref(L, LUA_REGISTRYINDEX);
+    static const lua_CFunction own[] = {rle_lua_rpc_run_until_ready,
+                                        rle_lua_rpc_new_coroutine,
+                                        rle_lua_rpc_answer_failure};
+    for (int i = RLE_HOOK_RUN; i < RLE_HOOK_COUNT; i++) {
+        lua_pushcfunction(L, own[i - RLE_HOOK_RUN]);
+        rle_lua_hook_ref[i] = luaL_ref(L, LUA_REGISTRYINDEX);
+    }
 
     lua_newtable(L);
     rle_lua_setfuncs(L, rpc_functions);

@@ -97,7 +97,8 @@ extern rle_lua_rpc rle_lua_rpc_state;
 /* The running rle_rpc, or raises FAILED_PRECONDITION: call rpc.init first. */
 rle_lua_rpc *rle_lua_rpc_check(lua_State *L);
 
-/* What rpc.lua hands over (core.rpc.hooks), and a C function that is pushed often. */
+/* What rpc.lua hands over (core.rpc.hooks), and C functions that are pushed often, or
+ * when there is no memory to make them. */
 typedef enum {
     RLE_HOOK_DISPATCH,   /* function(construct, object, method, caller, ...) */
     RLE_HOOK_ENTRY,      /* body of a handler's coroutine */
@@ -112,6 +113,8 @@ typedef enum {
     RLE_HOOK_BATCH_ENTRY, /* body of a flush's coroutine */
     RLE_HOOK_MEMBER,      /* function(worker, left or nil, goodbye, joined or nil) */
     RLE_HOOK_RUN,         /* run_until_ready */
+    RLE_HOOK_COROUTINE,   /* rle_lua_rpc_new_coroutine */
+    RLE_HOOK_FAILURE,     /* rle_lua_rpc_answer_failure */
     RLE_HOOK_COUNT
 } rle_lua_hook;
 extern int rle_lua_hook_ref[RLE_HOOK_COUNT]; /* in the registry */
@@ -119,8 +122,10 @@ static inline void rle_lua_push_hook(lua_State *L, rle_lua_hook hook)
 {
     lua_rawgeti(L, LUA_REGISTRYINDEX, rle_lua_hook_ref[hook]);
 }
-/* The C function of RLE_HOOK_RUN. */
+/* The C functions of RLE_HOOK_RUN and those behind it. */
 int rle_lua_rpc_run_until_ready(lua_State *L);
+int rle_lua_rpc_new_coroutine(lua_State *L);
+int rle_lua_rpc_answer_failure(lua_State *L);
 
 /* ---- targets: userdata "rlengine.Target" ---- */
 typedef struct rle_lua_target {

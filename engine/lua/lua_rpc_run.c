@@ -19,6 +19,28 @@ enum { POOL_MAX = 1024, CALL_DRAWS_LOG2 = 28 };
 
 /* ---- life of handlers ---- */
 
+/* Protected: (light userdata rle_lua_handler) */
+int rle_lua_rpc_new_coroutine(lua_State *L)
+{
+    rle_lua_handler *h = lua_touserdata(L, 1);
+    h->co = lua_newthread(L);
+    h->co_ref = luaL_ref(L, LUA_REGISTRYINDEX);
+    return 0;
+}
+
+static rle_lua_handler *new_handler(lua_State *L)
+{
+    rle_lua_handler *h = rle_calloc(1, sizeof *h);
+    if (!h) return NULL;
+    h->spawn_ref = LUA_NOREF;
+    rle_lua_push_hook(L, RLE_HOOK_COROUTINE);
+    lua_pushlightuserdata(L, h);
+    if (lua_pcall(L, 1, 0, 0) == 0) return h;
+    lua_pop(L, 1);
+    rle_free(h);
+    return NULL;
+}
+
 rle_lua_handler *rle_lua_handler_take(lua_State *L)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
@@ -27,12 +49,8 @@ rle_lua_handler *rle_lua_handler_take(lua_State *L)
         s->pool = h->next;
         s->pooled--;
     } else {
-        h = rle_calloc(1, sizeof *h);
+        h = new_handler(L);
         if (!h) return NULL;
-        /* The block is in no list yet; should this raise, it is lost with the memory. */
-        h->co = lua_newthread(L);
-        h->co_ref = luaL_ref(L, LUA_REGISTRYINDEX);
-        h->spawn_ref = LUA_NOREF;
     }
     h->next = NULL;
     h->all_next = s->all;
@@ -156,8 +174,8 @@ void rle_lua_handler_context(lua_State *L, const char *stream, uint64_t counter)
     c->rng = &c->own_rng;
 }
 
-/* The error value is on top of L. Answer the call with it. */
-static int answer_failure(lua_State *L)
+/* Protected: (light userdata rle_lua_handler, error value). Answer the call with it. */
+int rle_lua_rpc_answer_failure(lua_State *L)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
     rle_lua_handler *h = lua_touserdata(L, 1);
@@ -217,7 +235,7 @@ static void failed(lua_State *L, rle_lua_handler *h)
     if (h->spawned) {
         fail_spawned(L, h);
     } else if (h->in || h->flush) {
-        lua_pushcfunction(L, answer_failure);
+        rle_lua_push_hook(L, RLE_HOOK_FAILURE);
         lua_pushlightuserdata(L, h);
         lua_pushvalue(L, -3);
         if (lua_pcall(L, 2, 0, 0) != 0) {

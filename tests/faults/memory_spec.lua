@@ -4,6 +4,8 @@
 package.path = "tests/support/?.lua;" .. package.path
 local figure = require "figure"
 local process = require "process"
+local rpc = require("rlengine").rpc
+local workers = require "workers"
 
 local full = os.getenv "RLE_FULL"
 
@@ -93,5 +95,44 @@ describe("F21: a program that starts", function()
         assert.matches("^rlengine: [%u_]+: %l[^\n]+\n", words, fault)
       end)
     end
+  end)
+end)
+
+-- A function that fails takes its coroutine along, so each call needs a new one.
+local SERVES = [[
+local core, rpc = require "rlengine.core", require("rlengine").rpc
+rpc.init { name = %q, connect = %q, token = %q }
+rpc.register("f", function() error "no" end)
+rpc.register("calls", function() return rpc.counters().calls end)
+repeat pcall(rpc.sleep, 0.05) until not core.rpc.connected "test"
+]]
+
+describe("F21: a worker that serves and lacks memory for Lua once", function()
+  it("answers each call, and serves on", function()
+    local group = workers.group { call_timeout = 5 }
+    local stdlib = require "posix.stdlib"
+    local names, said = {}, 0
+    for i = 1, full and 200 or 32 do
+      names[i] = "w" .. i
+      local script = ("%s/%s.lua"):format(group.folder, names[i])
+      process.write(script, SERVES:format(names[i], group.address, workers.token))
+      stdlib.setenv("RL_FAULT", "lua:" .. 6000 + i) -- after the start, in one of many calls
+      group:run(script, names[i])
+    end
+    stdlib.setenv("RL_FAULT")
+    rpc.wait_for(names)
+    for _, name in ipairs(names) do
+      for _ = 1, 600 do
+        local _, err = pcall(rpc.rpc_sync, name, "f")
+        assert.equal("table", type(err))
+        assert.is_true(err.code == "UNKNOWN" or err.code == "RESOURCE_EXHAUSTED", tostring(err))
+        if err.message:find "memory" then said = said + 1 end
+      end
+      assert.equal(1, rpc.rpc_sync(name, "calls"))
+    end
+    assert.is_true(said > 0)
+    figure("F21", "%d workers lack memory for Lua once while they serve: %d said so, all "
+      .. "answered and serve on", #names, said)
+    group:finish { blocks = true }
   end)
 end)
