@@ -123,8 +123,10 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
                      "arguments of %zu bytes are over the limit of %" PRIu64
                      " bytes of worker \"%s\" (max_message)",
                      size, conn->max_message, f->peer->name);
-    if (s == RLE_OK && (e ? e->refs > 0 : f->holds_refs))
+    bool refs = s == RLE_OK && (e ? e->refs > 0 : f->holds_refs);
+    if (refs)
         s = rle_export_count_values(conn, values, values_size, false, tensors, f->site);
+    bool counted = refs && s == RLE_OK;
     rle_map_slot *slot = s == RLE_OK ? rle_map_put(&conn->calls, conn->next_id + 1) : NULL;
     if (s == RLE_OK && !slot) s = rle_oom(sizeof *slot, "open calls");
     if (s == RLE_OK) {
@@ -132,6 +134,7 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
         if (s != RLE_OK) rle_map_delete(&conn->calls, conn->next_id + 1);
     }
     if (s != RLE_OK) {
+        if (counted) rle_export_uncount_values(conn, values, values_size, false, tensors);
         rle_future_fail(f, s, RLE_OUTCOME_NOT_EXECUTED, "%s", rle_message());
         return;
     }
@@ -155,9 +158,12 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
         head.values = f->body_values;
         head.tensors = (uint16_t)f->body_tensors;
         s = rle_conn_send(conn, &head, &part, 1, true, false);
-        rle_future_drop_body(f);
     }
-    if (s == RLE_OK || !f->conn) return;
+    bool unsent = s != RLE_OK && f->conn; /* and not lost with its connection */
+    if (unsent && counted)
+        rle_export_uncount_values(conn, values, values_size, false, tensors);
+    rle_future_drop_body(f);
+    if (!unsent) return;
     rle_map_delete(&conn->calls, f->id);
     f->conn = NULL;
     if (!f->nested) conn->credits++;

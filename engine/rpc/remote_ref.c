@@ -226,6 +226,13 @@ rle_status rle_export_count_values(rle_conn *conn, const uint8_t *values, size_t
     return s;
 }
 
+void rle_export_uncount_values(rle_conn *conn, const uint8_t *values, size_t size,
+                               bool results, int tensors)
+{
+    ref_walk walk = {.conn = conn, .back = SIZE_MAX};
+    walk_values(values, TENSORS_ELSEWHERE, size, tensors, results, uncount_ref, &walk);
+}
+
 static void hold_ref(void *self, const rle_value *v)
 {
     if (v->kind == RLE_VALUE_REF && v->u.ref.kind == RLE_REF_SENDERS)

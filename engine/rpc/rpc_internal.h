@@ -549,6 +549,9 @@ size_t rle_export_release_all(rle_conn *conn);
 /* Count references in values that are about to be sent. */
 rle_status rle_export_count_values(rle_conn *conn, const uint8_t *values, size_t size,
                                    bool results, int tensors, uint32_t site);
+/* They could not be sent. */
+void rle_export_uncount_values(rle_conn *conn, const uint8_t *values, size_t size,
+                               bool results, int tensors);
 void rle_refs_empty_trash(rle_rpc *rpc);
 /* Hold (or let go of) each own object named in the values of a call. */
 void rle_export_hold_values(rle_rpc *rpc, const uint8_t *values, size_t size, int tensors,

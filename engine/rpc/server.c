@@ -474,12 +474,15 @@ rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e)
                          "a result of %zu bytes is over the limit of %" PRIu64
                          " bytes of worker \"%s\" (max_message)",
                          size, conn->max_message, conn->peer->name);
+        const uint8_t *values = e->w.data + RLE_FRAME_HEADER;
+        size_t values_size = rle_encoder_values_size(e);
         if (s == RLE_OK && e->refs)
-            s = rle_export_count_values(conn, e->w.data + RLE_FRAME_HEADER,
-                                        rle_encoder_values_size(e), true, e->tensors, 0);
+            s = rle_export_count_values(conn, values, values_size, true, e->tensors, 0);
         if (s == RLE_OK) {
             rle_frame f = answer(in, RLE_FRAME_RESULT);
             s = rle_conn_send_encoded(conn, &f, e, false);
+            if (s != RLE_OK && e->refs)
+                rle_export_uncount_values(conn, values, values_size, true, e->tensors);
         }
     } else {
         rpc->counters.unsent_results++;

@@ -372,6 +372,58 @@ static void a_release_too_many_takes_nothing_from_others(void **state)
     rle_rpc_free(a);
 }
 
+/* A message that cannot be sent takes back what was counted for it: else its object would
+ * stay alive for nobody. */
+static void what_could_not_be_sent_is_held_by_nobody(void **state)
+{
+    (void)state;
+    int failed = 0;
+    for (uint64_t nth = 1; nth < 12; nth++) {
+        for (int results = 0; results < 2; results++) {
+            pair p = make_pair(NULL, NULL);
+            uint64_t object = rle_export_new(p.a);
+            rle_incoming_info info;
+            rle_decoder d;
+            rle_future *asked = results ? call(p.b, p.to_a, "f", 1) : NULL, *f = NULL;
+            turn(p.b, p.a);
+            rle_incoming *in = results ? rle_rpc_next_call(p.a, &info, &d) : NULL;
+            rle_encoder e;
+            rle_encoder_init(&e);
+            if (results) {
+                rle_encoder_reset(&e);
+                rle_encode_result_head(&e, 1);
+            } else {
+                begin_call(&e, "f", 1);
+            }
+            rle_encode_ref(&e,
+                           &(rle_wire_ref){.kind = RLE_REF_SENDERS, .object = object});
+            rle_mem_fault(nth, true);
+            bool sent;
+            if (results) {
+                assert_non_null(in);
+                sent = rle_incoming_reply(p.a, in, &e) == RLE_OK;
+            } else {
+                rle_call_spec spec = {.peer = p.to_b, .method = "f"};
+                sent = rle_rpc_call(p.a, &spec, &e, &f) == RLE_OK &&
+                       rle_future_status(p.a, f) == RLE_FUTURE_PENDING;
+            }
+            rle_mem_fault(0, false);
+            rle_export_info who[4];
+            size_t holders = rle_rpc_exports(p.a, who, 4);
+            assert_int_equal(holders, sent ? 2 : 1); /* a itself, and b */
+            failed += !sent;
+            if (results && !sent)
+                rle_incoming_fail(p.a, in,
+                                  &(rle_wire_error){.code = RLE_RESOURCE_EXHAUSTED});
+            rle_encoder_fini(&e);
+            if (f) rle_future_release(p.a, f);
+            if (asked) rle_future_release(p.b, asked);
+            free_pair(&p);
+        }
+    }
+    assert_true(failed > 3);
+}
+
 /* Many at once, and none: what held them is given back. */
 static void tables_that_were_large_are_freed(void **state)
 {
@@ -404,6 +456,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(f42_references_made_dropped_and_passed_on_at_random),
         TEST(a_release_too_many_takes_nothing_from_others),
+        TEST(what_could_not_be_sent_is_held_by_nobody),
         TEST(tables_that_were_large_are_freed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
