@@ -88,6 +88,12 @@ function Loop:wait(futures)
       self.dropped[i] = true
     end
   end
+  -- Those that do not play may still have reported something before they heard that nobody waits.
+  local plays = {}
+  for k in ipairs(futures) do plays[self.playing and self.playing[k] or k] = true end
+  for i in pairs(self.dropped) do
+    if not plays[i] then self:drop(i) end
+  end
   if #results == 0 and own[1] then error(own[1], 0) end
   for _, err in ipairs(own) do
     core.launch.log(("%s; its episode is dropped"):format(tostring(err)))
@@ -98,9 +104,9 @@ function Loop:wait(futures)
   return results
 end
 
---- Observer i did not finish its episode: forget what it has reported of it. May come once more
--- before it plays again. Returns how many steps that were, for the log. Nothing unless the script
--- says what.
+--- Observer i did not finish its episode: forget what it has reported of it. Comes again until
+-- it plays again, since more of it may arrive. Returns how many steps that were, for the log.
+-- Nothing unless the script says what.
 function Loop.drop() end
 
 --- Learn from the episode. Nothing unless the script says what.

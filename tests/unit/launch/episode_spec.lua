@@ -45,6 +45,25 @@ describe("rl.episode", function()
     assert.is_nil(finished)
   end)
 
+  it("forgets what comes late of an observer that does not play", function()
+    local rewards = rl.rewards.new { observers = 2 }
+    local loop = rl.episode.new {
+      observers = { observer("a", {}), observer("b", {}) },
+      drop = function(_, i) return rewards:drop(i) end,
+    }
+    loop.crew.wait_for_one = function() end
+    -- Observer 1 has let its deadline pass and was dropped; nobody knows yet whether it hangs.
+    loop.dropped[1], loop.playing = true, {}
+    rewards:report(1, 1.0)
+    rewards:report(2, 1.0)
+    local wait_all = rl.rpc.wait_all
+    rl.rpc.wait_all = function() return {} end -- this process is no worker
+    local ok, err = pcall(loop.wait, loop, {})
+    rl.rpc.wait_all = wait_all
+    assert.is_true(ok, err)
+    assert.same({ 0, 1 }, rewards:totals())
+  end)
+
   it("refuses options it does not know", function()
     local ok, err = pcall(rl.episode.new, { observer = {} })
     assert.is_false(ok)
