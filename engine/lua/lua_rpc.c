@@ -98,8 +98,11 @@ static const char *const init_options[] = {
 
 static int64_t seconds_option(lua_State *L, const char *key)
 {
-    double v = rle_lua_opt_number(L, 1, key, -1);
-    if (v == -1) return 0;
+    lua_getfield(L, 1, key);
+    bool given = !lua_isnil(L, -1);
+    lua_pop(L, 1);
+    if (!given) return 0;
+    double v = rle_lua_opt_number(L, 1, key, 0);
     if (!(v > 0 && v < 1e9))
         rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"%s\" must be a number of seconds > 0",
                      key);

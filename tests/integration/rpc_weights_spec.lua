@@ -299,6 +299,28 @@ describe("weights", function()
     assert.equal(2, weights.stale)
     assert.equal("INVALID_ARGUMENT", fails(weights.accepts, weights, "x").code)
   end)
+
+  it("refuse options that make no sense", function()
+    local net = { w = rl.zeros(2) }
+    assert.equal("rpc.weights: version must be a whole number from 0, got 1.5",
+      fails(rpc.weights, "policy", net, { version = 1.5 }).message)
+    assert.equal("rpc.weights: max_lag must be a number of versions from 0, got -1",
+      fails(rpc.weights, "policy", net, { max_lag = -1 }).message)
+  end)
+
+  it("may be closed more than once", function()
+    local net = { w = rl.zeros(2) }
+    local weights, first = rpc.weights("policy", net), rpc.follow("nobody", "policy", net)
+    weights:close()
+    weights:close()
+    first:close()
+    local second = rpc.follow("nobody", "policy", net)
+    first:close()
+    local third = rpc.follow("nobody", "policy", net)
+    assert.equal(second.shared, third.shared)
+    second:close()
+    third:close()
+  end)
 end)
 
 describe("pieces", function()

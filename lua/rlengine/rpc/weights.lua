@@ -89,8 +89,10 @@ function Published:info()
   return { version = version, sent = sent, bytes = bytes, waiting = waiting }
 end
 
---- Nobody can follow these weights any more.
+--- Nobody can follow these weights any more. Closing them again does nothing.
 function Published:close()
+  if self.closed then return end
+  self.closed = true
   if published[self.name] == self then published[self.name] = nil end
   c.weights_close(self[1])
 end
@@ -102,6 +104,14 @@ function weights.publish(name, net, given)
   end
   given = options.check("rpc.weights", given, { from = "string", version = "number",
     max_lag = "number" })
+  if given.version and (given.version % 1 ~= 0 or given.version < 0) then
+    fail("INVALID_ARGUMENT", "rpc.weights: version must be a whole number from 0, got %s",
+      tostring(given.version))
+  end
+  if given.max_lag and not (given.max_lag >= 0) then
+    fail("INVALID_ARGUMENT", "rpc.weights: max_lag must be a number of versions from 0, got %s",
+      tostring(given.max_lag))
+  end
   contents("rpc.weights", net)
   local before = published[name]
   local version = given.version or before and before.version or 0
@@ -178,12 +188,14 @@ function Followed:update()
   return take(self)
 end
 
---- Follow no longer. The net keeps what is in it.
+--- Follow no longer. The net keeps what is in it. Closing again does nothing.
 function Followed:close()
+  if self.closed then return end
+  self.closed = true
   local shared = self.shared
   shared.users[self] = nil
   if next(shared.users) == nil then
-    followed[shared.key] = nil
+    if followed[shared.key] == shared then followed[shared.key] = nil end
     c.follow_close(shared[1])
   end
 end
