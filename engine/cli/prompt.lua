@@ -63,15 +63,28 @@ local function sorted_keys(t)
   return keys
 end
 
-local function show_table(t)
+-- A list of tables, such as rpc.workers() and rpc.refs() return: each entry is opened.
+local function is_rows(t)
+  if #t == 0 then return false end
+  for key, row in next, t do
+    if type(key) ~= "number" or type(row) ~= "table" or has_tostring(row) or row == t then
+      return false
+    end
+  end
+  return true
+end
+
+local function show_table(t, inside)
   local parts, length, multiline = {}, 2, false
+  local rows = not inside and is_rows(t)
   local keys = sorted_keys(t)
   for i, key in ipairs(keys) do
     if i > ENTRIES then
       parts[i] = ("… (%d more)"):format(#keys - ENTRIES)
       break
     end
-    local part = show_inner(rawget(t, key))
+    local value = rawget(t, key)
+    local part = rows and show_table(value, true):gsub("\n", "\n  ") or show_inner(value)
     if key ~= i then
       part = (is_name(key) and key or "[" .. show_inner(key) .. "]") .. " = " .. part
     end
@@ -103,7 +116,7 @@ end
 --- What the prompt prints for a value.
 function prompt.show(value)
   if type(value) == "string" then return quote(value) end
-  if type(value) == "table" and not has_tostring(value) then return show_table(value) end
+  if type(value) == "table" and not has_tostring(value) then return show_table(value, false) end
   return tostring(value)
 end
 

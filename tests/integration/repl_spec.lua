@@ -68,6 +68,15 @@ describe("the prompt", function()
     assert.equal("{self = {…}}\n", ask "(function() local t = {} t.self = t return t end)()")
   end)
 
+  it("opens the tables of a list of tables", function()
+    open()
+    assert.equal('{{a = 1, b = {…}}, {a = 2}}\n', ask "{{a = 1, b = {1}}, {a = 2}}")
+    assert.equal("{{…}}\n", ask "(function() local t = {} t[1] = t return t end)()")
+    assert.equal("{{…}, 3}\n", ask "{{1}, 3}")
+    assert.truthy(ask "{{a = ('x'):rep(60), b = 'yyyyyyyyyy'}}"
+      :match '^{\n  {\n    a = "x+",\n    b = "yyyyyyyyyy",\n  }\n}\n$')
+  end)
+
   it("keeps the last result in _", function()
     open()
     ask "6 * 7"
