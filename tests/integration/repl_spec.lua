@@ -74,7 +74,7 @@ describe("the prompt", function()
     assert.equal("{{…}}\n", ask "(function() local t = {} t[1] = t return t end)()")
     assert.equal("{{…}, 3}\n", ask "{{1}, 3}")
     assert.truthy(ask "{{a = ('x'):rep(60), b = 'yyyyyyyyyy'}}"
-      :match '^{\n  {\n    a = "x+",\n    b = "yyyyyyyyyy",\n  }\n}\n$')
+      :match '^{\n  {\n    a = "x+",\n    b = "yyyyyyyyyy",\n  },\n}\n$')
   end)
 
   it("keeps the last result in _", function()
