@@ -325,7 +325,7 @@ end
 -- What a finished function leaves on the stack keeps alive what it points to until it is
 -- written over.
 local function scrub(depth)
-  local a, b, c, d, e, f, g, h
+  local a, b, c, d, e, f, g, h = nil, nil, nil, nil, nil, nil, nil, nil
   if depth > 0 then scrub(depth - 1) end
   return a, b, c, d, e, f, g, h
 end
