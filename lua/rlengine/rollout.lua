@@ -45,7 +45,10 @@ function rollout.new(given)
   if length and (length < 1 or length % 1 ~= 0) then
     fail("INVALID_ARGUMENT", "rl.rollout.new: length must be a whole number of steps from 1")
   end
-  local self = setmetatable({ weights = given.weights, length = length, busy = false }, Rollout)
+  if given.weights and type(given.weights.busy) ~= "table" then
+    fail("INVALID_ARGUMENT", "rl.rollout.new: weights are what rpc.follow returns")
+  end
+  local self = setmetatable({ weights = given.weights, length = length }, Rollout)
   self:clear()
   return self
 end
@@ -64,8 +67,7 @@ end
 
 local function set_busy(self, busy)
   local weights = self.weights
-  if weights and self.busy ~= busy then weights.busy = weights.busy + (busy and 1 or -1) end
-  self.busy = busy
+  if weights then weights.busy[self] = busy or nil end
 end
 
 -- A new piece begins: with the newest weights, unless another rollout is in the middle of one.
@@ -78,8 +80,10 @@ local function begin(self)
 end
 
 --- An episode begins with that observation, which is returned. Between two pieces the newest
--- weights are taken; for the first ones ever it waits.
+-- weights are taken; for the first ones ever it waits. An episode that was broken off, by an
+-- error or a lost trainer, is forgotten, where a piece is an episode.
 function Rollout:start(observation)
+  if self.open and not self.whole and not self.length then self:clear() end
   if self.steps == 0 then begin(self) end
   self.observation = kept(observation)
   self.open = true

@@ -183,7 +183,7 @@ end
 -- has changed. The first time it waits for one, as `wait` does. While a rollout is in the
 -- middle of an episode, nothing changes.
 function Followed:update()
-  if self.busy > 0 then return false end
+  if next(self.busy) then return false end
   if self.version == 0 then return self:wait() ~= nil end
   return take(self)
 end
@@ -213,7 +213,8 @@ function weights.follow(worker, name, net)
     followed[key] = shared
   end
   local self = setmetatable({
-    shared = shared, worker = worker, name = name, net = net, version = 0, seen = 0, busy = 0,
+    shared = shared, worker = worker, name = name, net = net, version = 0, seen = 0,
+    busy = setmetatable({}, { __mode = "k" }), -- rollouts that are in the middle of a piece
   }, Followed)
   shared.users[self] = true
   return self

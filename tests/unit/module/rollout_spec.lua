@@ -83,9 +83,9 @@ describe("rl.rollout", function()
 
   it("changes its weights between pieces only, and says which they were", function()
     local newest = 1
-    local weights = { version = 0, busy = 0 }
+    local weights = { version = 0, busy = {} }
     function weights:update()
-      if self.busy > 0 then return false end
+      if next(self.busy) then return false end
       self.version = newest
       return true
     end
@@ -103,11 +103,11 @@ describe("rl.rollout", function()
     assert.equal(1, two:take().version)
     one:add(step(true))
     assert.equal(1, one:take().version)
-    assert.equal(0, weights.busy)
+    assert.is_nil(next(weights.busy))
     assert.equal(2, play(one, 3)[1].version)
     one:start(rl.tensor { 0 })
     one:clear()
-    assert.equal(0, weights.busy)
+    assert.is_nil(next(weights.busy))
     -- In the middle of an episode too, when the length says so.
     local three = rl.rollout.new { weights = weights, length = 2 }
     three:start(rl.tensor { 0 })
@@ -119,6 +119,23 @@ describe("rl.rollout", function()
       end
     end
     assert.same({ 2, 4, 6 }, versions)
+  end)
+
+  it("forgets an episode that was broken off", function()
+    local rollout = rl.rollout.new {}
+    rollout:start(rl.zeros(1))
+    rollout:add { reward = 1, terminated = false, observation = rl.zeros(1) }
+    -- An error ended run_episode here; this is the next one.
+    rollout:start(rl.zeros(1))
+    assert.is_true(rollout:add { reward = 5, terminated = true, observation = rl.zeros(1) })
+    local piece = rollout:take()
+    assert.equal(1, piece.steps)
+    assert.equal(5, piece.rewards[1]:item())
+  end)
+
+  it("refuses weights that are none", function()
+    assert.equal("rl.rollout.new: weights are what rpc.follow returns",
+      fails(rl.rollout.new, { weights = {} }).message)
   end)
 
   it("says what is wrong with a step", function()
