@@ -274,6 +274,7 @@ function rpc._wait_for_start(names) wait_for(names, 60, true) end
 
 --- Stop being a worker: no new calls, those being served may finish, peers are told. In a
 -- handler it makes rpc.serve return.
+-- A process that ends without it is lost to its peers, and those that connected to it look for it.
 -- @param[opt] given {timeout = seconds}, default 10: how long calls may take to finish
 function rpc.shutdown(given)
   local timeout = options.check("rpc.shutdown", given, { timeout = "number" }).timeout or 10
@@ -345,6 +346,7 @@ function rpc.refs()
 end
 
 --- Counters of this worker, for reports and tests.
+-- @function counters
 rpc.counters = c.counters
 
 --- What this worker is busy with, as text to print: connections, open futures with the lines
@@ -367,9 +369,11 @@ end
 
 --- In a handler: the caller's name, the seconds left until its deadline (or nil), and the
 -- caller's incarnation: 16 hexadecimal digits that change when its process starts again.
+-- @function caller
 rpc.caller = c.caller
 
 --- In a handler: true when nobody waits for the result any more.
+-- @function cancelled
 rpc.cancelled = c.cancelled
 
 --- What this worker is doing, in few words: others are told when it takes long and hears
@@ -379,6 +383,7 @@ rpc.note = c.note
 
 --- Write a new token file (mode 0600) for workers that are started by hand.
 -- @function make_token
+-- @param path of the file, which must not be there yet
 rpc.make_token = c.make_token
 
 -- ---- what the C side calls --------------------------------------------------

@@ -22,6 +22,10 @@ for argument in "$@"; do
 done
 
 build=${BUILD:-build}
+if ! [ -x "$build/tests/fault_proxy" ]; then
+  echo "$build/tests/fault_proxy is not there: cmake --build $build" >&2
+  exit 1
+fi
 results=$(mktemp -d "${TMPDIR:-/tmp}/rlengine-faults-XXXXXX")
 trap 'rm -rf "$results"' EXIT
 export RLENGINE_FIGURES=$results/figures
@@ -48,7 +52,10 @@ for file in $specs; do
 done
 for file in $programs; do
   name=$(basename "$file" .c)
-  [ -x "$build/tests/$name" ] || continue
+  if ! [ -x "$build/tests/$name" ]; then
+    echo "$file is left out: $build/tests/$name is not built" >&2
+    continue
+  fi
   printf '%s ...\n' "$file" >&2
   CMOCKA_MESSAGE_OUTPUT=TAP timeout 7200 "$build/tests/$name" >>"$results/tap" \
     2>>"$results/errors" </dev/null || echo "not ok - $name ended with $?" >>"$results/tap"
