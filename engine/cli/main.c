@@ -280,6 +280,11 @@ int main(int argc, char **argv)
         fprintf(stderr, "Try '" RLE_PROGRAM " --help'.\n");
         return EXIT_FAILURE;
     }
+    if (!p.options.seed && (p.options.faults || p.options.sim_log)) {
+        fprintf(stderr, RLE_PROGRAM ": %s is for a simulation: add --sim or --sim=seed\n",
+                p.options.faults ? "--sim-faults" : "--sim-log");
+        return EXIT_FAILURE;
+    }
     if (p.options.version) print_version();
     if (p.options.seed) return rle_cli_simulate(&p);
 

@@ -43,6 +43,12 @@ function episode.new(given)
     report = "function", drop = "function", rejoin = "number", patience = "number",
     remake = "function",
   })
+  for _, key in ipairs { "timeout", "rejoin", "patience" } do
+    if given[key] and not (given[key] >= 0) then
+      options.fail("INVALID_ARGUMENT", "rl.episode.new: %s must be a number of seconds from 0, "
+        .. "got %s", key, tostring(given[key]))
+    end
+  end
   local loop = { number = 0, with = {}, method = "run_episode", dropped = {} }
   for key, value in pairs(given) do loop[key] = value end
   loop.observers = loop.observers or {}

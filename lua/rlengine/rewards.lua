@@ -157,7 +157,8 @@ end
 -- the order of their steps, whatever the order they came in; `steps` are their numbers.
 
 local function whole(name, value)
-  if type(value) ~= "number" or value ~= math.floor(value) or value ~= value then
+  if type(value) ~= "number" or value ~= math.floor(value) or math.abs(value) == math.huge
+  then
     options.fail("INVALID_ARGUMENT", "rewards: the key's %s must be a whole number, got %s", name,
       tostring(value))
   end

@@ -25,6 +25,13 @@ local function everything(words)
 end
 
 describe("a simulation", function()
+  it("has to be asked for", function()
+    local r = run { "--sim-faults=cut", "-e", "print 'ran'" }
+    assert.equal(1, r.code)
+    assert.equal("", r.out)
+    assert.equal("rlengine: --sim-faults is for a simulation: add --sim or --sim=seed\n", r.err)
+  end)
+
   it("is the same for the same seed, byte for byte", function()
     local words = { "--sim=15", "--sim-faults=all=2", "tests/sim/workload.lua", "--stops=1",
       "--calls=30" }

@@ -69,6 +69,9 @@ describe("rl.episode", function()
     assert.is_false(ok)
     assert.equal('rl.episode.new: unknown option "observer"; did you mean "observers"?',
       err.message)
+    ok, err = pcall(rl.episode.new, { patience = -1 })
+    assert.is_false(ok)
+    assert.equal("rl.episode.new: patience must be a number of seconds from 0, got -1", err.message)
   end)
 end)
 
