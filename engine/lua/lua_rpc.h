@@ -221,8 +221,8 @@ void rle_lua_handler_run(lua_State *L, rle_lua_handler *h, rle_lua_hook entry);
 void rle_lua_handler_context(lua_State *L, const char *stream, uint64_t counter);
 uint64_t rle_lua_stream_of(const char *name); /* number of a random stream */
 /* Do what is ready, one thing at a time, or turn the loop when there is nothing: waiting
- * for something to happen unless a coroutine can go on. True when the loop was turned. */
-bool rle_lua_rpc_step(lua_State *L);
+ * for something to happen unless a coroutine can go on. */
+void rle_lua_rpc_step(lua_State *L);
 /* Free every coroutine; those that wait are abandoned. */
 void rle_lua_rpc_drop_handlers(lua_State *L);
 

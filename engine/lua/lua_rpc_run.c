@@ -404,7 +404,7 @@ static bool take_work(lua_State *L, unsigned kind)
 
 enum { STEPS_PER_LOOK = 64, STEPS_PER_BATCH = 16 };
 
-bool rle_lua_rpc_step(lua_State *L)
+void rle_lua_rpc_step(lua_State *L)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
     luaL_checkstack(L, 8, "remote calls");
@@ -420,18 +420,17 @@ bool rle_lua_rpc_step(lua_State *L)
         /* Calls that keep coming must not keep a batch that is due. */
         if ((s->work & RLE_WORK_BATCH) && s->steps % STEPS_PER_BATCH == 0)
             kind = RLE_WORK_BATCH;
-        if (take_work(L, kind)) return false;
+        if (take_work(L, kind)) return;
         s->work &= ~kind;
     }
     rle_lua_handler *h = s->runnable;
     s->steps = 0;
-    if (!h && rle_lua_batch_idle(s)) return false;
+    if (!h && rle_lua_batch_idle(s)) return;
     s->work = rle_rpc_turn(s->rpc, !h);
-    if (!h) return true;
+    if (!h) return;
     s->runnable = h->next;
     if (!s->runnable) s->runnable_end = &s->runnable;
     resume(L, h);
-    return true;
 }
 
 /* ---- bound functions ---- */

@@ -90,7 +90,9 @@ int rle_lua_rpc_run_until_ready(lua_State *L)
             n->interrupted = true;
             return 0;
         }
-        if (rle_lua_rpc_step(L) && serving_over(s, n)) return 0;
+        if (serving_over(s, n))
+            return 0; /* the next step may wait for something to happen */
+        rle_lua_rpc_step(L);
     }
     return 0;
 }

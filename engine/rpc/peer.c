@@ -146,10 +146,7 @@ size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max)
 
 uint64_t rle_rpc_membership(rle_rpc *rpc)
 {
-    rle_rpc_enter(rpc);
-    uint64_t n = rpc->membership;
-    rle_rpc_leave(rpc);
-    return n;
+    return atomic_load_explicit(&rpc->membership, memory_order_relaxed);
 }
 
 void rle_peer_changed(rle_peer *peer)

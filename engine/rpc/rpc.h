@@ -166,7 +166,7 @@ int rle_rpc_own_addresses(rle_rpc *rpc, char out[RLE_REF_ADDRESSES][RLE_ADDRESS_
 void rle_peer_hint(rle_rpc *rpc, rle_peer *peer, const char *const *addresses, int count);
 /* Fill up to `max` records of the peers ever seen; returns how many there are. */
 size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max);
-/* Changes with every worker that comes or goes. */
+/* Changes with every worker that comes or goes. Cheap. */
 uint64_t rle_rpc_membership(rle_rpc *rpc);
 
 /* A worker that came, went, or was replaced by its next life since it was told of last. */

@@ -348,7 +348,7 @@ struct rle_rpc {
     uint64_t random; /* state of rle_link's pauses */
     rle_map peers; /* by hash of the name */
     size_t peer_count;
-    uint64_t membership;
+    _Atomic uint64_t membership; /* read without the lock */
     rle_peer *changed, **changed_end;
     rle_peer *self;
 

@@ -314,6 +314,25 @@ end)
     group:finish()
   end)
 
+  it("ends when a handler says so, not when the loop next has something to do", function()
+    local group, shortest = workers.group(), math.huge
+    for i = 1, 5 do
+      local name = "w" .. i
+      local w = group:start(name, [[
+        local clock, began, serve = require "posix.time", nil, rpc.serve
+        local function now() local v = clock.clock_gettime(1) return v.tv_sec + v.tv_nsec * 1e-9 end
+        rpc.register("stop", function() began = now() rpc.shutdown() end)
+        rpc.serve = function() serve() print(now() - began) end
+      ]], "heartbeat = 60, timeout = 200")
+      rpc.wait_for { name }
+      rpc.rpc_sync(name, "stop")
+      assert.equal(0, (w:join()))
+      shortest = math.min(shortest, tonumber(w:output():match "[%d.]+"))
+    end
+    assert.is_true(shortest < 0.4, shortest .. " s")
+    group:finish()
+  end)
+
   it("in a handler ends serve()", function()
     local group = workers.group()
     local w = group:start("w", [[rpc.register("stop", function() rpc.shutdown() return 1 end)]])
