@@ -1,6 +1,7 @@
 /* log.c - formats a line and writes it with a single write(2). */
 #include "base/log.h"
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +12,9 @@
 #include "base/clock.h"
 #include "base/world.h"
 
-static RLE_PER_PROCESS int threshold = -1;
-static RLE_PER_PROCESS bool with_time;
+/* The owner and the guard may both be the first to say something; they read the same. */
+static RLE_PER_PROCESS _Atomic int threshold = -1;
+static RLE_PER_PROCESS atomic_bool with_time;
 static RLE_PER_PROCESS char name[64];
 static void (*sink_fn)(void *, rle_log_level, const char *);
 static void *sink_self;
