@@ -289,6 +289,7 @@ void rle_future_go_after(rle_future *f, rle_encoder *e, rle_future *after)
 rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
                         rle_future **out)
 {
+    RLE_TRY(rle_encoder_status(e));
     rle_rpc_enter(rpc);
     rle_future *f = rle_future_make(rpc);
     if (!f) {

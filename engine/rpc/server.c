@@ -464,6 +464,8 @@ void *rle_rpc_next_cancelled(rle_rpc *rpc)
 
 rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e)
 {
+    /* Without memory for its values there is nothing behind the encoder. */
+    RLE_TRY(rle_encoder_status(e));
     rle_status s = RLE_OK;
     rle_rpc_enter(rpc);
     rle_conn *conn = in->conn;
