@@ -3,6 +3,7 @@
 #define RLE_TESTS_RPC_LINK_H
 
 #include "rpc_pair.h"
+#include "shifted_clock.h"
 
 /* Connect as rle_rpc_connect does, whose other side is us: `other` is turned meanwhile.
  */
@@ -87,16 +88,6 @@ static inline rle_future *call_object(rle_rpc *rpc, rle_peer *to, uint64_t sessi
     assert_int_equal(rle_rpc_call(rpc, &spec, &e, &f), RLE_OK);
     rle_encoder_fini(&e);
     return f;
-}
-
-/* A clock that can be moved forward. */
-static int64_t clock_ahead;
-static inline int64_t shifted(void *self)
-{
-    (void)self;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + clock_ahead;
 }
 
 #endif

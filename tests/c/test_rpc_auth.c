@@ -6,6 +6,7 @@
 #include <math.h>
 
 #include "figure.h"
+#include "shifted_clock.h"
 
 static bool full(void)
 {
@@ -96,15 +97,6 @@ static int greeted_from(rle_rpc *server, const char *source, const char *bound)
     }
     raw_close(&r);
     return answered == 1 && f.type == RLE_FRAME_HELLO_ACK;
-}
-
-static int64_t clock_ahead;
-static int64_t shifted(void *self)
-{
-    (void)self;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + clock_ahead;
 }
 
 static void f33_the_door_is_closed_to_one_address_for_a_minute(void **state)

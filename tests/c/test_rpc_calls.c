@@ -1,15 +1,7 @@
 /* test_rpc_calls.c - calls between two workers: results, errors, order, bounds, deadlines,
  * cancelling, references, lost connections. */
 #include "rpc_pair.h"
-
-static int64_t clock_ahead;
-static int64_t shifted(void *self)
-{
-    (void)self;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + clock_ahead;
-}
+#include "shifted_clock.h"
 
 static void turns(pair *p, int n)
 {

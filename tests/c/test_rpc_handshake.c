@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "figure.h"
+#include "shifted_clock.h"
 
 static void both_sides_learn_each_other(void **state)
 {
@@ -218,16 +219,6 @@ static void strangers_get_nothing_and_cost_little(void **state)
     for (int i = 0; i < 10; i++) turn(a, NULL);
     assert_int_equal(rle_mem_bytes(), bytes);
     rle_rpc_free(a);
-}
-
-/* The clock of these tests can be moved forward. */
-static int64_t clock_ahead;
-static int64_t shifted(void *self)
-{
-    (void)self;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + clock_ahead;
 }
 
 static void a_handshake_takes_5_seconds_at_most(void **state)

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "tls_certificates.h"
+#include "shifted_clock.h"
 
 static const rle_tls_options psk = {.psk = true, .unix_too = true};
 
@@ -337,15 +338,6 @@ static void strangers_cost_little(void **state)
     rle_peer_info none;
     assert_int_equal(rle_rpc_peers(a, &none, 0), 0);
     rle_rpc_free(a);
-}
-
-static int64_t clock_ahead;
-static int64_t shifted(void *self)
-{
-    (void)self;
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec + clock_ahead;
 }
 
 static void a_tls_handshake_takes_5_seconds_at_most(void **state)
