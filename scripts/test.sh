@@ -38,6 +38,9 @@ fail() { # a part that is no suite
   echo "0 1 0" >>"$results/counts"
 }
 summary() {
+  if [ -s "$results/again" ]; then
+    printf 'ran a second time, see above: %s\n' "$(paste -sd ' ' "$results/again")"
+  fi
   awk '{ p += $1; f += $2; s += $3 }
     END { printf "%d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""
           exit f > 0 || p == 0 }' "$results/counts"
@@ -84,10 +87,15 @@ suite() {
 }
 run_suites() {
   [ -f "$plan" ] || return 0
-  # Two at a time on two cores: no test is timed. The longest come first.
-  tr '\t' '\n' <"$plan" | xargs -d '\n' -n 3 -P "$jobs" bash -c '
-    IFS=" " read -ra command <<<"$3"
-    exec tests/support/run_suite.sh "$0" "$1" "$2" "${command[@]}"' "$results"
+  # As many at a time as there are cores, the longest first; rows of faults, which tell how soon
+  # something was noticed, one at a time.
+  local alone
+  for alone in 0 1; do
+    awk -F '\t' -v alone=$alone '($1 ~ /(^|\/)faults\//) == alone' "$plan" | tr '\t' '\n' |
+      xargs -d '\n' -r -n 3 -P $((alone ? 1 : jobs)) bash -c '
+        IFS=" " read -ra command <<<"$3"
+        exec tests/support/run_suite.sh "$0" "$1" "$2" "${command[@]}"' "$results"
+  done
   # What did not even start has failed.
   local planned ran
   planned=$(wc -l <"$plan") ran=$(wc -l <"$results/counts")

@@ -93,7 +93,15 @@ rpc.register("steps", steps)
 
 -- ---- standard error of this process -----------------------------------------
 
--- A shell keeps what is written to descriptor 2; should this process die, it prints it.
+-- A copy of a descriptor out of the way, for this process alone.
+local function aside(fd)
+  local copy = fcntl.fcntl(fd, fcntl.F_DUPFD, 100)
+  fcntl.fcntl(copy, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+  return copy
+end
+
+-- What is written to descriptor 2 goes into the file itself, so that a line is there as soon as
+-- it was logged. A shell that hears of this process's end prints them, should that come early.
 local function capture(path)
   local reading, writing = unistd.pipe()
   io.stdout:flush()
@@ -101,18 +109,22 @@ local function capture(path)
   if pid == 0 then
     unistd.dup2(reading, 0)
     for fd = 3, 255 do unistd.close(fd) end
-    unistd.execp("sh", { "-c", 'trap "" INT; cat >"$1"; [ -e "$1.ok" ] || cat "$1" >&2', "sh",
+    unistd.execp("sh", { "-c", 'trap "" INT; cat >/dev/null; [ -e "$1.ok" ] || cat "$1" >&2', "sh",
       path })
     unistd._exit(127)
   end
   unistd.close(reading)
-  local kept = fcntl.fcntl(2, fcntl.F_DUPFD, 100)
-  unistd.dup2(writing, 2)
+  -- Workers that are started meanwhile must not hold the pipe open.
+  local watched, kept = aside(writing), aside(2)
   unistd.close(writing)
+  local file = assert(fcntl.open(path, fcntl.O_WRONLY + fcntl.O_CREAT + fcntl.O_APPEND, 384))
+  unistd.dup2(file, 2)
+  unistd.close(file)
   return function()
     process.write(path .. ".ok", "")
     unistd.dup2(kept, 2)
     unistd.close(kept)
+    unistd.close(watched)
     wait.wait(pid)
   end
 end
