@@ -157,11 +157,18 @@ static void the_first_failure_decides(void **state)
     assert_string_equal(r.message, "observer \"obs_0_for_0\" died (signal 9)");
 }
 
+/* A cause is to show soon after what it causes. */
+#define AFTER_BOTH "while [ ! -e $DIR/1 ] || [ ! -e $DIR/2 ]; do sleep 0.01; done; "
+
 static void a_consequence_is_not_taken_for_the_cause(void **state)
 {
     (void)state;
-    rle_member members[] = {TRAINER("sleep 0.1; exit 7"), OBSERVER("exit 69"),
-                            OBSERVER("sleep 0.05; exit 69")};
+    char folder[] = "/tmp/rle-test-XXXXXX", command[64];
+    assert_non_null(mkdtemp(folder));
+    setenv("DIR", folder, 1);
+    rle_member members[] = {TRAINER(AFTER_BOTH "exit 7"),
+                            OBSERVER("touch $DIR/1; exit 69"),
+                            OBSERVER("touch $DIR/2; exit 69")};
     rle_group_result r;
     assert_int_equal(run_group(members, 3, false, &r), RLE_OK);
     assert_int_equal(r.failed, 0);
@@ -169,6 +176,7 @@ static void a_consequence_is_not_taken_for_the_cause(void **state)
 
     /* Without another cause it is one: while the trainer goes on, or at the end of all. */
     members[0].handoff = "exec sleep 60";
+    members[2].handoff = "sleep 0.05; exit 69";
     assert_int_equal(run_group(members, 3, false, &r), RLE_OK);
     assert_int_equal(r.failed, 1);
     assert_int_equal(r.exit_code, 69);
@@ -177,10 +185,15 @@ static void a_consequence_is_not_taken_for_the_cause(void **state)
     assert_int_equal(r.exit_code, 69);
 
     /* Observers that lose a trainer because it is done have not failed. */
-    members[0].handoff = "sleep 0.1; exit 0";
+    snprintf(command, sizeof command, "rm %s/*", folder);
+    assert_int_equal(system(command), 0);
+    members[0].handoff = AFTER_BOTH "exit 0";
+    members[2].handoff = "touch $DIR/2; exit 69";
     assert_int_equal(run_group(members, 3, false, &r), RLE_OK);
     assert_int_equal(r.exit_code, 0);
     assert_int_equal(r.failed, -1);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
 }
 
 static void secondaries_finish_the_run_when_told_so(void **state)

@@ -83,8 +83,9 @@ static void one_that_fails_too_often_is_given_up(void **state)
                            "giving up on it\n"));
     /* As long as another one of its team is there, the run goes on. */
     rle_member two[] = {
-        TRAINER("sleep 0.7; exit 0"),
-        OBSERVER("exit 7"),
+        TRAINER("until [ -e $DIR/lives ] && [ $(wc -l <$DIR/lives) -ge 3 ]; do "
+                "sleep 0.02; done; sleep 0.7; exit 0"),
+        OBSERVER("echo x >>$DIR/lives; exit 7"),
         {.name = "obs_1_for_0", .role = "observer", .handoff = "exec sleep 60"}};
     assert_int_equal(run_restarting(two, 3, quickly, &r, err, sizeof err), RLE_OK);
     assert_int_equal(r.exit_code, 0);

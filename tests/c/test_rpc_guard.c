@@ -66,7 +66,7 @@ static void a_busy_owner_is_not_taken_for_dead(void **state)
     /* The owner comes back and finds the call. */
     assert_true(serve_one(busy));
     rle_rpc_turn(busy, false);
-    turn_for(b, 0.05);
+    wait_for(NULL, b, b, f);
     assert_int_equal(result_of(f), 2);
     rle_future_release(b, f);
     rle_future_release(b, quickly);
@@ -148,8 +148,8 @@ static void the_guard_drains_sockets(void **state)
         i++;
     }
     rle_encoder_fini(&e);
-    turn_for(b, 0.05);
     for (int i = 0; i < COUNT; i++) {
+        wait_for(NULL, b, b, f[i]);
         assert_int_equal(rle_future_status(b, f[i]), RLE_FUTURE_DONE);
         rle_future_release(b, f[i]);
     }
@@ -163,7 +163,7 @@ static void a_silent_worker_is_given_up(void **state)
     (void)state;
     pair p = make_pair(NULL, &quick);
     rle_future *f = call(p.b, p.to_a, "run", 1);
-    turn_for(p.b, 1.0); /* nobody turns a's loop, and it has no guard */
+    wait_for(NULL, p.b, p.b, f); /* nobody turns a's loop, and it has no guard */
     rle_wire_error err;
     assert_string_equal(error_of(f, &err), "worker \"a\" did not answer for 0.4 s (outcome: "
                                            "unknown)");

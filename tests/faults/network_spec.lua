@@ -32,7 +32,7 @@ rpc.shutdown { timeout = 0.1 }
 
 local OBSERVER = [[
 local rpc = require("rlengine").rpc
-rpc.register("sleep", function() rpc.sleep(60) end)
+rpc.register("sleep", function() print "asked" io.stdout:flush() rpc.sleep(60) end)
 rpc.register("learn", function(n)
   local x
   for i = 1, n do x = rpc.rpc_sync("trainer", "next", i) end
@@ -67,7 +67,7 @@ describe("a network", function()
     if not net then pending(why) return end
     faults.row(function(world)
       local trainer, obs = start(world, net, "sleep", 0, 1)
-      world:eventually(function() return false end, 0.3) -- the call has arrived
+      obs:said("asked", 10)
       local down = faults.clock()
       net:check "ip link set lo down"
       local at = trainer:said("future", 10)

@@ -58,7 +58,7 @@ describe("an observer that computes", function()
         select(2, world:logged(('worker "obs_%d" is alive but'):format(i))))
     end
     figure("F05", "%d observers compute for %d s each, peer timeout 1 s: 0 disconnects", many, span)
-  end, { timeout = 1, busy_after = faults.count(1, 20), seconds = 60 }))
+  end, { timeout = 1, busy_after = faults.count(1, 20), seconds = 120 }))
 end)
 
 -- An observer that asks for something long, again and again, and says how that went.

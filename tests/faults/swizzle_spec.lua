@@ -102,6 +102,6 @@ describe("observers that are stopped and go on in any order", function()
       figure("F46", "seed %d: %d stops, %d episodes, %d failed with a word for it, %d steps "
         .. "acknowledged once each, %d whose player was given up", seed, stops, state.played,
         state.failed, acknowledged, unheard)
-    end, { seconds = 60, timeout = 1 }))
+    end, { seconds = 120, timeout = 1 }))
   end
 end)

@@ -262,10 +262,12 @@ describe("weights", function()
   end)
 
   it("F12: an observer that is stopped holds one version; the others do not notice", function()
+    group:finish { blocks = true }
+    group = workers.group { timeout = 600 } -- as long as it takes
     local bytes = 4 * 2 ^ 20
     local net = large(bytes)
     local weights = rpc.weights("large", net)
-    local stopped = group:start("stopped", large_observer(bytes))
+    local stopped = group:start("stopped", large_observer(bytes), "timeout = 600,")
     group:start("runs", large_observer(bytes))
     rpc.rpc_sync("stopped", "update")
     rpc.rpc_sync("runs", "update")

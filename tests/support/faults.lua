@@ -17,7 +17,7 @@
 --   I4 steps that were applied were acknowledged, none twice (world:steps);
 --   I5 no process ended with a sanitizer's report;
 --   I6 no line of the log was repeated within a second.
--- A test that takes longer than 30 s is interrupted; then, and whenever one fails, everything
+-- A test that takes longer than a minute is interrupted; then, and whenever one fails, everything
 -- that is known of both sides is printed: open futures, calls, coroutines, tables, logs.
 
 local rl = require "rlengine"
@@ -182,7 +182,7 @@ function World:worker(worker)
   function worker.continue(w) return w:kill(signal.SIGCONT) end
   --- Lines it wrote, as {time = seconds or nil, text = }.
   function worker.lines(w) return faults.lines(w:output()) end
-  --- When it first wrote that (plain) text; fails after `seconds` (5).
+  --- When it first wrote that (plain) text; fails after `seconds` (15).
   function worker.said(w, text, seconds)
     return self:find(text, seconds, function() return w:output() end)
   end
@@ -198,7 +198,7 @@ end
 
 --- Wait until they have joined.
 function World:join(...)
-  rpc.wait_for({ ... }, { timeout = 10 })
+  rpc.wait_for({ ... }, { timeout = 30 })
 end
 
 --- Note a future whose one end is checked (I1); returns it. world.ends[future] is when.
@@ -241,7 +241,7 @@ function World:find(text, seconds, output)
         return true
       end
     end
-  end, seconds or 5)
+  end, seconds or 15)
   if not ok then error("nobody wrote: " .. text, 3) end
   return found.time, found.text
 end
@@ -269,7 +269,7 @@ end
 --- So many events make so many lines with that text.
 function World:events(text, count)
   self:allow(text)
-  workers.eventually(function() return self:count(text) >= count end, 5)
+  workers.eventually(function() return self:count(text) >= count end, 15)
   if self:count(text) ~= count then
     error(("I6: logged %d times, not %d: %s"):format(self:count(text), count, text), 2)
   end
@@ -351,7 +351,7 @@ local function settled(name, what, before, now, more)
     value = now()
     if more then return value <= before end
     return value == before
-  end, 5)
+  end, 10)
   if not ok then
     error(("%s: %s: %s before, %s now"):format(name, what, tostring(before), tostring(value)), 0)
   end
@@ -424,11 +424,11 @@ end
 --- A test's function: body(world), then the invariants.
 -- @param options of rpc.init for this process (heartbeat 0.3, timeout 5 unless given; the
 --   latter for every worker);
---   seconds: until it is interrupted (30); ten times as long in full form
+--   seconds: until it is interrupted (60); ten times as long in full form
 function faults.row(body, options)
   return function()
     local init = { name = "trainer", heartbeat = 0.3, timeout = 5 }
-    local seconds = faults.count(30, 300)
+    local seconds = faults.count(60, 600)
     for key, value in pairs(options or {}) do
       if key == "seconds" then
         seconds = faults.count(value, 10 * value)
