@@ -33,7 +33,7 @@ static void turn_for(rle_rpc *rpc, double seconds)
 }
 
 static const rle_rpc_options quick = {.heartbeat = RLE_SECONDS / 10,
-                                      .peer_timeout = 2 * RLE_SECONDS / 5,
+                                      .peer_timeout = RLE_SECONDS,
                                       .busy_after = RLE_SECONDS / 5};
 
 static void a_busy_owner_is_not_taken_for_dead(void **state)
@@ -49,19 +49,29 @@ static void a_busy_owner_is_not_taken_for_dead(void **state)
     rle_peer *peer = rle_rpc_peer(b, "busy");
     rle_peer_hint(b, peer, &address, 1);
     /* Even joining works while the owner is away. */
-    rle_future *f = call(b, peer, "run", 1), *quickly;
-    rle_encoder e;
-    rle_encoder_init(&e);
-    begin_call(&e, "soon", 1);
-    rle_encode_integer(&e, 1);
-    quickly = call_with(b, peer, "soon", &e, RLE_SECONDS / 2, false);
-    rle_encoder_fini(&e);
-    turn_for(b, 1.5);
+    rle_future *f = call(b, peer, "run", 1);
+    turn_for(b, 2.0);
     assert_true(rle_peer_connected(b, peer));
     assert_true(logged("worker \"busy\" is alive but \"run\" has run for "));
-    rle_wire_error err;
-    assert_string_equal(error_of(quickly, &err),
-                        "\"soon\" on \"busy\" was not started in time (outcome: not executed)");
+    /* On a machine that is very busy the guard may say so too late to be heard. */
+    rle_wire_error err = {.outcome = RLE_OUTCOME_UNKNOWN};
+    rle_encoder e;
+    rle_encoder_init(&e);
+    for (int i = 0; i < 20 && err.outcome == RLE_OUTCOME_UNKNOWN; i++) {
+        begin_call(&e, "soon", 1);
+        rle_encode_integer(&e, 1);
+        rle_future *soon = call_with(b, peer, "soon", &e, RLE_SECONDS / 4, false);
+        wait_for(NULL, b, b, soon);
+        const char *why = error_of(soon, &err);
+        if (err.outcome != RLE_OUTCOME_UNKNOWN)
+            assert_string_equal(
+                why,
+                "\"soon\" on \"busy\" was not started in time (outcome: not executed)");
+        rle_future_release(b, soon);
+    }
+    rle_encoder_fini(&e);
+    assert_int_equal(err.outcome, RLE_OUTCOME_NOT_EXECUTED);
+    assert_true(rle_peer_connected(b, peer));
     assert_int_equal(rle_future_status(b, f), RLE_FUTURE_PENDING);
     /* The owner comes back and finds the call. */
     assert_true(serve_one(busy));
@@ -69,7 +79,6 @@ static void a_busy_owner_is_not_taken_for_dead(void **state)
     wait_for(NULL, b, b, f);
     assert_int_equal(result_of(f), 2);
     rle_future_release(b, f);
-    rle_future_release(b, quickly);
     rle_rpc_free(b);
     rle_rpc_free(busy);
     assert_int_equal(threads(), before);
@@ -165,10 +174,11 @@ static void a_silent_worker_is_given_up(void **state)
     rle_future *f = call(p.b, p.to_a, "run", 1);
     wait_for(NULL, p.b, p.b, f); /* nobody turns a's loop, and it has no guard */
     rle_wire_error err;
-    assert_string_equal(error_of(f, &err), "worker \"a\" did not answer for 0.4 s (outcome: "
-                                           "unknown)");
+    assert_string_equal(error_of(f, &err),
+                        "worker \"a\" did not answer for 1.0 s (outcome: "
+                        "unknown)");
     assert_int_equal(err.code, RLE_UNAVAILABLE);
-    assert_true(logged("worker \"a\" lost: did not answer for 0.4 s; 1 call failed"));
+    assert_true(logged("worker \"a\" lost: did not answer for 1.0 s; 1 call failed"));
     rle_future_release(p.b, f);
     free_pair(&p);
 }

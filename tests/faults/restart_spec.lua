@@ -113,7 +113,7 @@ describe("an observer whose environment", function()
       has(err, 'observer "obs_0_for_0" is lost; 1 of 2 play on\n')
       has(err, 'observer "obs_0_for_0" is back; 2 of 2 play\n')
       figure("B43", "%s", err:match '(observer "obs_0_for_0" [df][^\n]*)')
-      assert.is_true(launched.eventually(function() return #started:processes() == 0 end, 2))
+      assert.is_true(launched.eventually(function() return #started:processes() == 0 end, 10))
       assert.equal("", started:leftovers())
     end)
   end

@@ -19,7 +19,7 @@ end
 
 -- Whatever happened: no process and no private folder is left.
 local function nothing_is_left(started)
-  assert.is_true(launched.eventually(function() return #started:processes() == 0 end, 2),
+  assert.is_true(launched.eventually(function() return #started:processes() == 0 end, 10),
     "processes are left")
   assert.equal("", started:leftovers())
 end
@@ -217,13 +217,13 @@ describe("rl.launch", function()
     os.execute "sleep 1"
     assert.is_true(used() - before < 10, used() - before)
     started:signal "TERM"
-    assert.equal(143, started:wait(5))
+    assert.equal(143, started:wait(20))
   end)
 
   it("ends all when an observer is killed", function()
     local started = start_endless()
     started:signal("KILL", started:process "obs_1_for_0")
-    assert.equal(137, started:wait(5))
+    assert.equal(137, started:wait(20))
     assert.truthy(started:err():find('rlengine: observer "obs_1_for_0" died (signal 9)', 1, true),
       started:err())
     assert.falsy(started:out():find "not reached")
@@ -233,7 +233,7 @@ describe("rl.launch", function()
   it("ends all when the trainer is killed", function()
     local started = start_endless()
     started:signal("KILL", started:process "agent_0")
-    assert.equal(137, started:wait(5))
+    assert.equal(137, started:wait(20))
     assert.truthy(started:err():find('rlengine: trainer "agent_0" died (signal 9)', 1, true))
     nothing_is_left(started)
   end)
@@ -242,7 +242,7 @@ describe("rl.launch", function()
     it("passes SIG" .. signal .. " on and ends as it would have", function()
       local started = start_endless()
       started:signal(signal)
-      assert.equal(code, started:wait(5))
+      assert.equal(code, started:wait(20))
       assert.falsy(started:out():find "not reached")
       assert.equal("", started:err()) -- nobody blames anybody
       nothing_is_left(started)
@@ -267,8 +267,8 @@ describe("rl.launch", function()
   it("leaves no process when the launcher is killed", function()
     local started = start_endless()
     started:signal "KILL"
-    assert.equal(137, started:wait(5))
-    assert.is_true(launched.eventually(function() return #started:processes() == 0 end, 2))
+    assert.equal(137, started:wait(20))
+    assert.is_true(launched.eventually(function() return #started:processes() == 0 end, 10))
   end)
 
   for what, work in pairs {

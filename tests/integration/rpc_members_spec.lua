@@ -142,7 +142,7 @@ rpc.register("stubborn", function()
   end, { idempotent = true, attempts = 1000, backoff = 0.05 })
   return ok, tostring(err), attempts
 end)]])
-    local ok, text, attempts = rpc.to("w"):rpc_sync { timeout = 1 }:stubborn()
+    local ok, text, attempts = rpc.to("w"):rpc_sync { timeout = 3 }:stubborn()
     assert.is_false(ok) -- and its answer came in time
     assert.matches("^NOT_FOUND", text)
     assert.equal(1, attempts)
@@ -156,7 +156,7 @@ rpc.register("stubborn", function()
   return ok, tostring(err), attempts
 end)]])
     rpc.register("slow", function() rpc.sleep(0.5) end)
-    ok, text, attempts = rpc.to("v"):rpc_sync { timeout = 2 }:stubborn()
+    ok, text, attempts = rpc.to("v"):rpc_sync { timeout = 3 }:stubborn()
     assert.is_false(ok)
     assert.matches("^DEADLINE_EXCEEDED", text)
     assert.is_true(attempts > 1 and attempts < 100, attempts)

@@ -95,10 +95,10 @@ function Thing:get() return self.v end
   end)
 
   it("answers while a script computes", function()
-    local group = listens { tls = "psk", heartbeat = 0.1, timeout = 0.6 }
+    local group = listens { tls = "psk", heartbeat = 0.1, timeout = 1 }
     group:start("w", BASIC, 'tls = "psk"')
     assert.is_true(workers.eventually(function() return #rpc.workers() == 1 end))
-    assert.equal("done", rpc.rpc_sync("w", "busy", 1.2))
+    assert.equal("done", rpc.rpc_sync("w", "busy", 2.5))
     group:finish()
   end)
 

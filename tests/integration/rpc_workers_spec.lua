@@ -76,17 +76,17 @@ end)
 
 describe("a worker that computes", function()
   it("is not taken for dead, and is named in the log", function()
-    local group = workers.group { heartbeat = 0.1, timeout = 0.4, busy_after = 0.3 }
+    local group = workers.group { heartbeat = 0.1, timeout = 1, busy_after = 0.3 }
     local lines = group.folder .. "/log"
     process.write(lines, "")
     group:start("w", BASIC)
-    assert.equal("done", rpc.rpc_sync("w", "busy", 1.5)) -- this one waits, that one computes
+    assert.equal("done", rpc.rpc_sync("w", "busy", 2.5)) -- this one waits, that one computes
     -- And the other way round: this process computes, w watches.
     local path = group.folder .. "/watch.lua"
     process.write(path, ([[
 local rpc = require("rlengine").rpc
-rpc.init{ name = "watch", connect = %q, token = %q, heartbeat = 0.1, timeout = 0.4 }
-print(rpc.rpc_sync("test", "busy", 1.2))
+rpc.init{ name = "watch", connect = %q, token = %q, heartbeat = 0.1, timeout = 1 }
+print(rpc.rpc_sync("test", "busy", 2.5))
 rpc.shutdown()
 ]]):format(group.address, workers.token))
     rpc.register("busy", function(s)
