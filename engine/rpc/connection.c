@@ -401,7 +401,10 @@ static void read_some(rle_conn *conn)
         if (!guard && rpc->borrows != borrows && rpc->borrowed_count)
             rpc->scratch_used = (used + more + 63) & ~(size_t)63;
         if (s != RLE_OK) {
-            rle_conn_reject(conn);
+            if (conn->state == RLE_CONN_OPEN)
+                rle_conn_reject(conn);
+            else
+                rle_handshake_spoiled(conn, s);
             return;
         }
         if ((size_t)got < miss + room) return;
@@ -541,6 +544,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
     rle_rpc *rpc = conn->rpc;
     rle_conn_state was = conn->state;
     conn->state = RLE_CONN_DEAD;
+    if (rpc->joining == conn) rpc->joining = NULL;
     rle_watch_free(conn->read_watch);
     rle_watch_free(conn->write_watch);
     conn->transport.ops->close(&conn->transport);
@@ -557,7 +561,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
             conn->result->done = true;
             conn->result->status = RLE_UNAVAILABLE;
             snprintf(conn->result->message, sizeof conn->result->message,
-                     "connection to %s: %s", conn->address.shown, reason);
+                     "%s in the handshake", reason);
         }
         rle_peer *wanted = conn->initiator ? conn->peer : NULL;
         rle_handshake_free(conn);
@@ -565,7 +569,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
             char before[RLE_NAME_MAX + 48];
             wanted->opening = NULL;
             if (rle_link_seeks(wanted)) {
-                rle_link_missed(wanted);
+                rle_link_missed(wanted, reason);
                 return;
             }
             snprintf(before, sizeof before, "cannot reach worker \"%s\" for ", wanted->name);

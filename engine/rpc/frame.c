@@ -38,11 +38,13 @@ void rle_frame_encode(const rle_frame *f, uint8_t out[RLE_FRAME_HEADER])
 static rle_status not_a_peer(const uint8_t *in)
 {
     if ((in[0] == 0x15 || in[0] == 0x16) && in[1] == 3)
-        return rle_fail(RLE_DATA_LOSS,
-                        "the other side speaks tls, which is not set here");
+        return rle_fail(
+            RLE_INVALID_ARGUMENT,
+            "the other side speaks tls, which is not set here; set tls here too");
     char first[5] = {0};
     for (int i = 0; i < 4; i++) first[i] = isprint(in[i]) && in[i] != '"' ? (char)in[i] : '.';
-    return rle_fail(RLE_DATA_LOSS, "not an rlengine peer (first bytes \"%s\")", first);
+    return rle_fail(RLE_INVALID_ARGUMENT, "not an rlengine peer (first bytes \"%s\")",
+                    first);
 }
 
 rle_status rle_frame_decode(const uint8_t in[RLE_FRAME_HEADER], uint64_t max_body,

@@ -155,10 +155,8 @@ static rle_status send_greeting(rle_conn *conn, rle_frame_type type, uint16_t ve
 
 /* ---- refusing ---- */
 
-void rle_handshake_refuse(rle_conn *conn, rle_status code)
+static void send_error(rle_conn *conn, rle_status code, const char *text)
 {
-    char text[512];
-    snprintf(text, sizeof text, "%s", rle_message());
     rle_wire_error e = {.code = code,
                         .message = {text, strlen(text)},
                         .worker = {conn->rpc->name, strlen(conn->rpc->name)}};
@@ -172,8 +170,27 @@ void rle_handshake_refuse(rle_conn *conn, rle_status code)
         rle_conn_send(conn, &f, &part, 1, false, false);
     }
     rle_writer_fini(&w);
+}
+
+void rle_handshake_refuse(rle_conn *conn, rle_status code)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s", rle_message());
+    send_error(conn, code, text);
     conn->rpc->counters.refused_peers++;
     rle_conn_close(conn, text, true);
+}
+
+/* Whoever made the connection (rle_rpc_connect) hears of a failure. What an attempt like
+ * it may do away with is not lasting: the other side was cut off, slow, or not there. */
+static void tell_failure(rle_conn *conn, rle_status code, const char *text)
+{
+    rle_connect_result *r = conn->result;
+    r->done = true;
+    r->status = code;
+    r->lasting = code != RLE_UNAVAILABLE && code != RLE_ABORTED && code != RLE_DATA_LOSS;
+    snprintf(r->message, sizeof r->message, "%s", text);
+    snprintf(r->name, sizeof r->name, "%s", conn->handshake->theirs.name);
 }
 
 /* The initiator learns that it was refused, or finds a reason to give up. */
@@ -184,9 +201,7 @@ void rle_handshake_give_up(rle_conn *conn, rle_status code)
     rle_peer *peer = conn->peer && conn->peer->opening == conn ? conn->peer : NULL;
     bool looked_for = peer && rle_link_seeks(peer);
     if (conn->result && !conn->result->done) {
-        conn->result->done = true;
-        conn->result->status = code;
-        snprintf(conn->result->message, sizeof conn->result->message, "%s", text);
+        tell_failure(conn, code, text);
     } else {
         rle_log(looked_for ? RLE_LOG_DEBUG : RLE_LOG_WARN, "%s: %s", conn->address.shown, text);
     }
@@ -195,67 +210,12 @@ void rle_handshake_give_up(rle_conn *conn, rle_status code)
          * and it sends what is held. */
         peer->opening = NULL;
         conn->peer = NULL;
-        if (looked_for) rle_link_missed(peer);
+        if (looked_for) rle_link_missed(peer, text);
     } else if (looked_for && (code == RLE_ALREADY_EXISTS || code == RLE_UNAUTHENTICATED ||
                               code == RLE_UNIMPLEMENTED)) {
         rle_link_refused(peer, code);
     }
     rle_conn_close(conn, text, true);
-}
-
-static int64_t last_refusal(const rle_refusals *r)
-{
-    return r->count ? r->times[(r->next + RLE_REFUSALS_A_MINUTE - 1) % RLE_REFUSALS_A_MINUTE]
-                    : INT64_MIN;
-}
-
-/* The record of an address; with `make` a new one, in place of the oldest. */
-static rle_refusals *refusals_of(rle_rpc *rpc, const rle_address *address, bool make)
-{
-    rle_address host = *address;
-    /* The port of a connecting socket says nothing. */
-    char *colon = host.is_unix ? NULL : strrchr(host.shown, ':');
-    if (colon) *colon = 0;
-    rle_refusals *oldest = &rpc->refusals[0];
-    for (int i = 0; i < RLE_REFUSAL_ADDRESSES; i++) {
-        rle_refusals *r = &rpc->refusals[i];
-        if (r->count && strcmp(r->address.shown, host.shown) == 0) return r;
-        if (last_refusal(r) < last_refusal(oldest)) oldest = r;
-    }
-    if (!make) return NULL;
-    memset(oldest, 0, sizeof *oldest);
-    oldest->address = host;
-    return oldest;
-}
-
-static int count_refusal(rle_rpc *rpc, const rle_address *address)
-{
-    rle_refusals *r = refusals_of(rpc, address, true);
-    int64_t now = rle_now();
-    r->times[r->next] = now;
-    r->next = (r->next + 1) % RLE_REFUSALS_A_MINUTE;
-    if (r->count < RLE_REFUSALS_A_MINUTE) r->count++;
-    int recent = 0;
-    for (int i = 0; i < r->count; i++) recent += now - r->times[i] < 60 * RLE_SECONDS;
-    if (recent >= RLE_REFUSALS_A_MINUTE && !address->is_unix)
-        r->banned_until = now + 60 * RLE_SECONDS;
-    return recent;
-}
-
-/* Somebody could not prove who it is. */
-static void log_refusal(rle_conn *conn, const char *why)
-{
-    int recent = count_refusal(conn->rpc, &conn->address);
-    /* At a Unix socket it is no stranger, and nobody is banned there. */
-    if (conn->is_unix || rle_stranger_told(conn->rpc))
-        rle_log(RLE_LOG_WARN, "refused %s: %s (%d in the last minute)",
-                conn->address.shown, why, recent);
-}
-
-bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address)
-{
-    rle_refusals *r = address->is_unix ? NULL : refusals_of(rpc, address, false);
-    return r && r->banned_until > rle_now();
 }
 
 /* ---- opening ---- */
@@ -265,6 +225,7 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     rle_rpc *rpc = conn->rpc;
     rle_greeting *theirs = &conn->handshake->theirs;
     conn->state = RLE_CONN_OPEN;
+    if (rpc->joining == conn) rpc->joining = NULL;
     rle_half_open_less(rpc);
     conn->incarnation = theirs->incarnation;
     conn->session = ++rpc->sessions;
@@ -392,13 +353,39 @@ static void judge(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
                                   h->ack_len, want);
     bool known = s == RLE_OK && rle_auth_equal(want, got) && f->payload == sizeof got;
     if (!known) {
-        log_refusal(conn, "wrong token");
+        rle_refusal_log(conn, "wrong token");
         rle_fail(RLE_UNAUTHENTICATED, "\"%s\" refused the token", rpc->name);
         rle_handshake_refuse(conn, RLE_UNAUTHENTICATED);
         return;
     }
     h->credit = f->credit;
     rle_handshake_admit(conn);
+}
+
+/* A connection to that worker which we are making. Of rle_rpc_connect's it is known whom
+ * it leads to when the other side has greeted. */
+static rle_conn *own_attempt(const rle_rpc *rpc, const rle_peer *peer,
+                             const rle_greeting *theirs)
+{
+    rle_conn *c = rpc->joining;
+    if (peer->opening || !c || c->state != RLE_CONN_PROVING) return peer->opening;
+    const rle_greeting *met = &c->handshake->theirs;
+    return met->incarnation == theirs->incarnation && strcmp(met->name, theirs->name) == 0
+               ? c
+               : NULL;
+}
+
+/* Ours is not needed: the worker is here over `conn`. */
+static void drop_attempt(rle_conn *mine, rle_peer *peer)
+{
+    if (peer->opening == mine) peer->opening = NULL;
+    mine->peer = NULL;
+    if (mine->result && !mine->result->done) {
+        mine->result->done = true;
+        mine->result->status = RLE_OK;
+        mine->result->peer = peer;
+    }
+    rle_conn_close(mine, "the other side connected first", true);
 }
 
 void rle_handshake_admit(rle_conn *conn)
@@ -409,11 +396,13 @@ void rle_handshake_admit(rle_conn *conn)
     rle_status s = peer ? RLE_OK : rle_oom(sizeof *peer, "worker");
     if (peer && peer->conn && !rle_replace(conn, peer->conn)) return;
     if (s == RLE_OK) s = check_name(conn, &h->theirs, &peer);
-    if (s == RLE_OK && peer->opening && strcmp(rpc->name, h->theirs.name) < 0)
+    rle_conn *mine = s == RLE_OK ? own_attempt(rpc, peer, &h->theirs) : NULL;
+    if (mine && strcmp(rpc->name, h->theirs.name) < 0)
         s = rle_fail(RLE_ABORTED, "\"%s\" is connecting to \"%s\" already", rpc->name,
                      h->theirs.name);
     if (s != RLE_OK) {
-        rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
+        rle_log(s == RLE_ABORTED ? RLE_LOG_DEBUG : RLE_LOG_WARN, "refused %s: %s",
+                conn->address.shown, rle_message());
         rle_handshake_refuse(conn, s);
         return;
     }
@@ -428,12 +417,7 @@ void rle_handshake_admit(rle_conn *conn)
         rle_conn_reject(conn);
         return;
     }
-    if (peer->opening) {
-        rle_conn *mine = peer->opening;
-        peer->opening = NULL;
-        mine->peer = NULL;
-        rle_conn_close(mine, "the other side connected first", true);
-    }
+    if (mine) drop_attempt(mine, peer);
     conn->credits = h->credit < RLE_CALLS_HARD ? h->credit : RLE_CALLS_HARD;
     open_conn(conn, peer);
 }
@@ -469,6 +453,8 @@ static void refused(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
     rle_status code = RLE_UNAVAILABLE;
     if (rle_error_decode(&m, &e) == RLE_OK) {
         code = e.code;
+        /* It lacks memory or descriptors: that may pass, and says nothing of ours. */
+        if (code == RLE_RESOURCE_EXHAUSTED) code = RLE_UNAVAILABLE;
         if (code == RLE_UNAUTHENTICATED)
             rle_fail(code, "\"%.*s\" refused the token in %s", (int)e.worker.n, e.worker.p,
                      conn->rpc->token.source);
@@ -493,16 +479,31 @@ void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payl
     } else if (f->type == RLE_FRAME_ERROR && conn->initiator) {
         refused(conn, f, payload);
     } else {
-        rle_fail(RLE_INVALID_ARGUMENT, "%s frame out of place", rle_frame_type_name(f->type));
-        rle_conn_reject(conn);
+        rle_handshake_spoiled(conn,
+                              rle_fail(RLE_INVALID_ARGUMENT, "%s frame out of place",
+                                       rle_frame_type_name(f->type)));
     }
 }
 
-void rle_handshake_late(rle_timer *t)
+void rle_handshake_spoiled(rle_conn *conn, rle_status code)
+{
+    if (conn->state == RLE_CONN_DEAD) return;
+    if (conn->initiator) {
+        rle_handshake_give_up(conn, code);
+        return;
+    }
+    /* Whoever speaks TLS takes no word of ours, but sees by the first one what is spoken
+     * here. */
+    if (strncmp(rle_message(), "the other side speaks tls", 25) == 0)
+        send_error(conn, RLE_FAILED_PRECONDITION, rle_message());
+    rle_conn_reject(conn);
+}
+
+static void late(rle_timer *t)
 {
     rle_handshake *h = (rle_handshake *)((char *)t - offsetof(rle_handshake, timer));
-    rle_fail(RLE_UNAVAILABLE, "handshake not finished in %d s",
-             (int)(RLE_HANDSHAKE_TIME / RLE_SECONDS));
+    rle_fail(RLE_UNAVAILABLE, "handshake not finished in %.3g s",
+             (double)h->patience / RLE_SECONDS);
     if (h->conn->initiator)
         rle_handshake_give_up(h->conn, RLE_UNAVAILABLE);
     else
@@ -523,14 +524,12 @@ void rle_handshake_broken(rle_conn *conn, rle_status code)
     char why[512];
     snprintf(why, sizeof why, "%s", rle_message());
     if (!conn->initiator && code == RLE_UNAUTHENTICATED) {
-        log_refusal(conn, why);
+        rle_refusal_log(conn, why);
         conn->rpc->counters.refused_peers++;
         rle_conn_close(conn, why, true);
     } else if (!conn->initiator) {
         rle_conn_reject(conn);
     } else {
-        if (code != RLE_UNAUTHENTICATED)
-            rle_fail(code, "connection to %s: %s", conn->address.shown, why);
         rle_handshake_give_up(conn, code);
     }
 }
@@ -549,15 +548,22 @@ void rle_handshake_secure(rle_conn *conn)
     if (conn->initiator) greet(conn);
 }
 
+rle_status rle_handshake_time(rle_conn *conn)
+{
+    rle_handshake *h = conn->handshake;
+    int64_t now = rle_now(), until = conn->result ? conn->result->until : 0;
+    h->patience = RLE_HANDSHAKE_TIME;
+    if (until && until - now < h->patience) h->patience = until > now ? until - now : 0;
+    h->timer.fire = late;
+    return rle_timer_arm(&conn->rpc->loop, &h->timer, now + h->patience);
+}
+
 void rle_handshake_begin(rle_conn *conn)
 {
     if (conn->initiator && conn->state == RLE_CONN_CONNECTING) {
         int why = rle_connect_error(conn->transport.fd);
         if (why) {
-            if (conn->result) conn->result->connect_errno = why;
-            rle_fail(RLE_UNAVAILABLE, "cannot connect to %s: %s", conn->address.shown,
-                     strerror(why));
-            rle_handshake_give_up(conn, RLE_UNAVAILABLE);
+            rle_handshake_give_up(conn, rle_connect_failed(&conn->address, why));
             return;
         }
         conn->state = conn->transport.ops->shake ? RLE_CONN_SECURING : RLE_CONN_GREETING;
@@ -568,11 +574,7 @@ void rle_handshake_begin(rle_conn *conn)
         }
     }
     rle_handshake *h = conn->handshake;
-    rle_status s = RLE_OK;
-    if (!h->timer.place) {
-        h->timer.fire = rle_handshake_late;
-        s = rle_timer_arm(&conn->rpc->loop, &h->timer, rle_now() + RLE_HANDSHAKE_TIME);
-    }
+    rle_status s = h->timer.place ? RLE_OK : rle_handshake_time(conn);
     if (s != RLE_OK) {
         if (conn->initiator)
             rle_handshake_give_up(conn, s);

@@ -28,6 +28,7 @@ struct rle_handshake {
     size_t hello_len, ack_len;
     rle_rpc *rpc;
     rle_conn *conn;
+    int64_t patience; /* it may take so long in all */
     uint32_t credit; /* given with their proof */
     uint64_t contest; /* replace.c: what the ping of the old connection carries; 0: none */
     rle_peer *contested;

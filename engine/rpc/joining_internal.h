@@ -1,5 +1,6 @@
-/* joining_internal.h - workers that come and go: what handshake.c, replace.c, listen.c, link.c and
- * lost.c have for the other files of engine/rpc. Comes with rpc_internal.h.
+/* joining_internal.h - workers that come and go: what handshake.c, refusals.c, replace.c,
+ * listen.c, link.c and lost.c have for the other files of engine/rpc. Comes with
+ * rpc_internal.h.
  *
  * All of it wants the loop's lock held. */
 #ifndef RLE_RPC_JOINING_INTERNAL_H
@@ -13,14 +14,16 @@ void rle_handshake_begin(rle_conn *conn); /* the socket is connected */
 void rle_handshake_secure(rle_conn *conn); /* go on with that of the transport */
 /* The transport failed before the connection was open; the message is rle_message(). */
 void rle_handshake_broken(rle_conn *conn, rle_status code);
+/* What came before the connection was open is no handshake; the message is rle_message().
+ */
+void rle_handshake_spoiled(rle_conn *conn, rle_status code);
 /* HELLO, HELLO_ACK, AUTH, ERROR before the connection is open. */
 void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
 void rle_handshake_free(rle_conn *conn);
-/* Too many refusals came from there: do not even listen. */
-bool rle_handshake_banned(rle_rpc *rpc, const rle_address *address);
 /* The initiator's end of it: the message is rle_message(). */
 void rle_handshake_give_up(rle_conn *conn, rle_status code);
-void rle_handshake_late(rle_timer *t); /* of rle_handshake.timer: it took too long */
+/* The time for it runs from now on. */
+rle_status rle_handshake_time(rle_conn *conn);
 
 /* Acceptor: its proof is good. Let it in, unless its name is taken. */
 void rle_handshake_admit(rle_conn *conn);
@@ -37,19 +40,31 @@ void rle_contest_answered(rle_conn *old, uint64_t number); /* by a PONG */
 void rle_contest_settle(rle_peer *peer);
 void rle_contest_leave(rle_handshake *h); /* it waits no more; or never did */
 
-/* ---- listen.c ---- */
+/* ---- refusals.c ---- */
 
-void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */
 /* Somebody who has proved nothing is sent away: is it to be logged? */
 bool rle_stranger_told(rle_rpc *rpc);
 /* Once a minute: log how many were not. */
 void rle_strangers_count(rle_rpc *rpc, int64_t now);
+/* Somebody could not prove who it is. */
+void rle_refusal_log(rle_conn *conn, const char *why);
+/* Too many refusals came from there: do not even listen. */
+bool rle_refusal_banned(rle_rpc *rpc, const rle_address *address);
 
-/* Begin to connect. `result` or `peer`, may be NULL: who is told what becomes of it. */
+/* ---- listen.c ---- */
+
+void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */
+
+/* Begin to connect. `result` (with `until` set) or `peer`, may be NULL: who is told what
+ * becomes of it. */
 rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
                              rle_connect_result *result, rle_peer *peer, rle_conn **out);
 /* Connect on our own account to a worker whose address is known. */
 void rle_peer_open(rle_peer *peer);
+
+/* connect(2) failed for the reason `why`, an errno. Returns UNAVAILABLE when that may
+ * pass. */
+rle_status rle_connect_failed(const rle_address *to, int why);
 
 /* ---- link.c ---- */
 
@@ -65,7 +80,7 @@ bool rle_link_keeps(const rle_conn *conn);
 void rle_link_lost(rle_peer *peer);   /* begin to look for it */
 void rle_link_joined(rle_peer *peer); /* it is here, whoever made the connection */
 /* A connection made for it has failed; it is tried again later. */
-void rle_link_missed(rle_peer *peer);
+void rle_link_missed(rle_peer *peer, const char *why);
 /* It answered that it will not have us: the message is rle_message(). */
 void rle_link_refused(rle_peer *peer, rle_status code);
 void rle_link_end_all(rle_rpc *rpc); /* nobody is looked for any more */

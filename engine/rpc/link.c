@@ -30,6 +30,7 @@ struct rle_link {
     int64_t joined;  /* when the worker came last */
     int64_t pause;   /* before the next attempt, not yet stretched */
     int attempt;
+    char missed[96];     /* how the last attempt of this search ended */
     rle_status given_up; /* why nobody is looked for any more; RLE_OK: not so */
     char why[512];
 };
@@ -82,8 +83,10 @@ static void give_up(rle_link *l, rle_status code)
 
 static void give_up_in_time(rle_link *l)
 {
-    rle_fail(RLE_UNAVAILABLE, "no %s at %s for %g s; giving up", l->peer->name,
-             l->address.shown, (double)l->rpc->o.reconnect_for / RLE_SECONDS);
+    rle_fail(RLE_UNAVAILABLE, "no worker \"%s\" at %s for %g s%s%s%s; giving up",
+             l->peer->name, l->address.shown,
+             (double)l->rpc->o.reconnect_for / RLE_SECONDS, l->missed[0] ? " (" : "",
+             l->missed, l->missed[0] ? ")" : "");
     give_up(l, RLE_UNAVAILABLE);
 }
 
@@ -130,7 +133,8 @@ static void attempt(rle_timer *t)
     /* Until it is decided, only the end of the search is waited for. */
     set_timer(l, end_of_search(l));
     if (!l->since || peer->opening) return;
-    if (rle_connect_begin(l->rpc, &l->address, NULL, peer, NULL) != RLE_OK) plan(l);
+    if (rle_connect_begin(l->rpc, &l->address, NULL, peer, NULL) != RLE_OK)
+        rle_link_missed(peer, rle_message());
 }
 
 void rle_link_lost(rle_peer *peer)
@@ -139,13 +143,16 @@ void rle_link_lost(rle_peer *peer)
     int64_t now = rle_now();
     l->since = now;
     l->attempt = 0;
+    l->missed[0] = 0;
     if (now - l->joined >= STAYED) l->pause = FIRST_PAUSE;
     plan(l);
 }
 
-void rle_link_missed(rle_peer *peer)
+void rle_link_missed(rle_peer *peer, const char *why)
 {
-    if (rle_link_seeks(peer)) plan(peer->link);
+    if (!rle_link_seeks(peer)) return;
+    snprintf(peer->link->missed, sizeof peer->link->missed, "%s", why);
+    plan(peer->link);
 }
 
 void rle_link_joined(rle_peer *peer)

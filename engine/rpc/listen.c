@@ -11,31 +11,8 @@
 
 enum { ACCEPTS_A_TURN = 16 };
 #define ACCEPT_PAUSE (RLE_SECONDS / 10)
-
-/* ---- strangers ---- */
-
-/* Of those who come and prove nothing so many are told of; then only how many they were,
- * or they would fill the log. */
-enum { STRANGERS_A_MINUTE = 100 };
-
-void rle_strangers_count(rle_rpc *rpc, int64_t now)
-{
-    if (now - rpc->strangers_since < 60 * RLE_SECONDS) return;
-    if (rpc->strangers > STRANGERS_A_MINUTE)
-        rle_log(RLE_LOG_WARN, "%u more connection%s closed or refused within a minute",
-                rpc->strangers - STRANGERS_A_MINUTE,
-                rpc->strangers - STRANGERS_A_MINUTE == 1 ? " was" : "s were");
-    rpc->strangers = 0;
-}
-
-bool rle_stranger_told(rle_rpc *rpc)
-{
-    int64_t now = rle_now();
-    rle_strangers_count(rpc, now);
-    if (!rpc->strangers) rpc->strangers_since = now;
-    if (rpc->strangers < UINT32_MAX) rpc->strangers++;
-    return rpc->strangers <= STRANGERS_A_MINUTE;
-}
+/* The time an attempt to connect has at least, however late it begins. */
+#define LAST_ATTEMPT (RLE_SECONDS / 2)
 
 /* ---- listening ---- */
 
@@ -118,7 +95,7 @@ static bool user_allowed(rle_rpc *rpc, uid_t uid)
 /* Before a byte is read: is there any reason to talk to it at all? */
 static bool admit(rle_rpc *rpc, int fd, const rle_address *from)
 {
-    if (rle_handshake_banned(rpc, from)) return false;
+    if (rle_refusal_banned(rpc, from)) return false;
     if (!from->is_unix) return true;
     pid_t pid;
     uid_t uid;
@@ -199,16 +176,45 @@ rle_status rle_rpc_listen(rle_rpc *rpc, const char *text, char *bound)
 
 /* ---- connecting ---- */
 
+rle_status rle_connect_failed(const rle_address *to, int why)
+{
+    rle_status code = RLE_FAILED_PRECONDITION;
+    switch (why) {
+    case ECONNREFUSED:
+    case ENOENT: /* of a Unix socket that is yet to be made */
+    case EAGAIN: /* of one whose queue is full */
+    case ECONNRESET:
+    case ECONNABORTED:
+    case EPIPE:
+    case ETIMEDOUT:
+    case EHOSTUNREACH:
+    case EHOSTDOWN:
+    case ENETUNREACH:
+    case ENETDOWN:
+    case ENETRESET:
+    case EADDRNOTAVAIL: /* no port of ours is free */
+        code = RLE_UNAVAILABLE;
+        break;
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case ENOBUFS:
+        code = RLE_RESOURCE_EXHAUSTED;
+        break;
+    default:
+        break;
+    }
+    if (code == RLE_UNAVAILABLE) return rle_fail(code, "%s", strerror(why));
+    return rle_fail(code, "cannot connect to %s: %s", to->shown, strerror(why));
+}
+
 rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
                              rle_connect_result *result, rle_peer *peer, rle_conn **out)
 {
     int fd;
     bool pending;
     rle_status s = rle_connect(to, &fd, &pending);
-    if (s != RLE_OK) {
-        if (result) result->connect_errno = errno;
-        return s;
-    }
+    if (s != RLE_OK) return rle_connect_failed(to, errno);
     rle_conn *conn;
     RLE_TRY(rle_conn_new(rpc, fd, to, true, pending, &conn));
     conn->result = result;
@@ -219,8 +225,7 @@ rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
         rle_handshake_begin(conn);
         return RLE_OK;
     }
-    conn->handshake->timer.fire = rle_handshake_late;
-    s = rle_timer_arm(&rpc->loop, &conn->handshake->timer, rle_now() + RLE_HANDSHAKE_TIME);
+    s = rle_handshake_time(conn);
     if (s != RLE_OK) rle_handshake_give_up(conn, s);
     return RLE_OK;
 }
@@ -251,9 +256,66 @@ static void wake_up(rle_timer *t)
     (void)t; /* the turn has returned: that was all */
 }
 
-static bool worth_another_try(int why)
+/* One attempt, waited for. Enters and leaves the loop's lock. */
+static rle_status try_to_connect(rle_rpc *rpc, const rle_address *to, rle_link *link,
+                                 rle_connect_result *result)
 {
-    return why == ECONNREFUSED || why == ENOENT || why == EAGAIN || why == ECONNRESET;
+    rle_rpc_enter(rpc);
+    rle_conn *conn = NULL;
+    rle_status s = rle_connect_begin(rpc, to, result, NULL, &conn);
+    if (s != RLE_OK) {
+        snprintf(result->message, sizeof result->message, "%s", rle_message());
+        result->lasting = s != RLE_UNAVAILABLE;
+    }
+    if (s == RLE_OK && !result->done) rpc->joining = conn;
+    while (s == RLE_OK && !result->done && !rle_interrupted)
+        rle_evloop_turn(&rpc->loop, true);
+    if (s == RLE_OK && !result->done) {
+        conn->result = NULL;
+        rle_conn_close(conn, "interrupted", true);
+        s = RLE_CANCELLED;
+    } else if (s == RLE_OK) {
+        s = result->status;
+    }
+    if (s == RLE_ABORTED && result->name[0]) {
+        /* It has connected to us meanwhile, and one connection is enough. */
+        rle_peer *peer = rle_peer_get(rpc, result->name);
+        if (peer && peer->conn) {
+            result->peer = peer;
+            s = RLE_OK;
+        }
+    }
+    if (s == RLE_OK) rle_link_attach(link, result->peer);
+    rle_rpc_leave(rpc);
+    return s;
+}
+
+/* Let the loop run for so long. False when interrupted, or without memory for the timer.
+ */
+static bool pause_between(rle_rpc *rpc, int64_t pause)
+{
+    rle_timer timer = {.fire = wake_up};
+    rle_rpc_enter(rpc);
+    bool armed = rle_timer_arm(&rpc->loop, &timer, rle_now() + pause) == RLE_OK;
+    while (timer.place && !rle_interrupted) rle_evloop_turn(&rpc->loop, true);
+    rle_timer_disarm(&rpc->loop, &timer);
+    rle_rpc_leave(rpc);
+    return armed && !rle_interrupted;
+}
+
+/* The message of rle_rpc_connect's failure. */
+static rle_status explain(rle_status s, const rle_connect_result *last,
+                          const rle_address *to, int64_t timeout, const char *reason)
+{
+    if (s == RLE_CANCELLED) return rle_fail(s, "interrupted");
+    if (!last->lasting)
+        return rle_fail(RLE_UNAVAILABLE, "no worker at %s for %.1f s (%s)", to->shown,
+                        (double)timeout / RLE_SECONDS, reason);
+    /* No worker is there, or one that is set up otherwise. */
+    if (s == RLE_INVALID_ARGUMENT)
+        return rle_fail(RLE_FAILED_PRECONDITION, "connection to %s: %s", to->shown,
+                        reason);
+    return rle_fail(s, "%s", reason);
 }
 
 rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_peer **out)
@@ -268,45 +330,30 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
                 "change what is sent",
                 to.shown);
     int64_t end = rle_now() + timeout, pause = RLE_SECONDS / 500;
-    rle_timer timer = {.fire = wake_up};
     rle_status s;
     rle_link *link = rle_link_new(rpc, &to, &s);
     RLE_TRY(s);
     rle_connect_result result;
+    char reason[sizeof result.message] = "";
     for (;;) {
-        memset(&result, 0, sizeof result);
-        rle_conn *conn = NULL;
-        rle_rpc_enter(rpc);
-        s = rle_connect_begin(rpc, &to, &result, NULL, &conn);
-        if (s != RLE_OK) snprintf(result.message, sizeof result.message, "%s", rle_message());
-        while (s == RLE_OK && !result.done && !rle_interrupted)
-            rle_evloop_turn(&rpc->loop, true);
-        if (s == RLE_OK && !result.done) {
-            conn->result = NULL;
-            rle_conn_close(conn, "interrupted", true);
-            rle_rpc_leave(rpc);
-            rle_link_free(link);
-            return rle_fail(RLE_CANCELLED, "interrupted");
+        int64_t now = rle_now();
+        result = (rle_connect_result){
+            .until = end - now > LAST_ATTEMPT ? end : now + LAST_ATTEMPT};
+        s = try_to_connect(rpc, &to, link, &result);
+        if (s == RLE_OK || s == RLE_CANCELLED) break;
+        /* What the last attempt had no time to find out, those before it may have. */
+        if (result.lasting || !reason[0] || rle_now() < end)
+            snprintf(reason, sizeof reason, "%s", result.message);
+        if (result.lasting || rle_now() + pause >= end) break;
+        if (!pause_between(rpc, pause)) {
+            if (rle_interrupted) s = RLE_CANCELLED;
+            break;
         }
-        if (s == RLE_OK) s = result.status;
-        if (s == RLE_OK) rle_link_attach(link, result.peer);
-        bool again = s != RLE_OK && worth_another_try(result.connect_errno) && rle_now() < end;
-        if (again) {
-            again = rle_timer_arm(&rpc->loop, &timer, rle_now() + pause) == RLE_OK;
-            while (timer.place && !rle_interrupted) rle_evloop_turn(&rpc->loop, true);
-            rle_timer_disarm(&rpc->loop, &timer);
-            if (pause < RLE_SECONDS / 5) pause *= 2;
-        }
-        rle_rpc_leave(rpc);
-        if (again && !rle_interrupted) continue;
-        break;
+        if (pause < RLE_SECONDS / 5) pause *= 2;
     }
     if (s != RLE_OK) {
         rle_link_free(link);
-        if (result.connect_errno)
-            return rle_fail(s, "no worker at %s for %.1f s (%s)", to.shown,
-                            (double)timeout / RLE_SECONDS, strerror(result.connect_errno));
-        return rle_fail(s, "%s", result.message);
+        return explain(s, &result, &to, timeout, reason);
     }
     if (out) *out = result.peer;
     return RLE_OK;

@@ -95,6 +95,13 @@ void rle_contest_answered(rle_conn *old, uint64_t number)
     while (h && h->contest != number) h = h->contest_next;
     if (!h) return;
     rle_conn *conn = h->conn;
+    if (h->theirs.incarnation == old->incarnation) {
+        /* Both have connected to each other: one connection is enough. */
+        rle_fail(RLE_ABORTED, "\"%s\" is connected to \"%s\" already", conn->rpc->name,
+                 old->peer->name);
+        rle_handshake_refuse(conn, RLE_ABORTED);
+        return;
+    }
     rle_fail(RLE_ALREADY_EXISTS,
              "\"%s\" is already connected from pid %d; pick another name",
              old->peer->name, (int)old->pid);

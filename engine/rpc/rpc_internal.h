@@ -5,6 +5,7 @@
  *   connection.c  bytes into one connection, its end
  *   output.c      frames out of it
  *   handshake.c   who may talk to us
+ *   refusals.c    those who may not, and who is not answered any more
  *   listen.c      listening and connecting
  *   link.c        connections we made, looked for again when they are lost
  *   replace.c     a name that is taken: is its connection alive?
@@ -163,10 +164,12 @@ typedef struct rle_in_message {
 
 /* Where the result of rle_rpc_connect goes; on that function's stack. */
 typedef struct rle_connect_result {
+    int64_t until; /* the handshake may take so long and no longer; 0: as long as any */
     bool done;
     rle_status status;
-    int connect_errno;
+    bool lasting; /* of a failure: another attempt would end likewise */
     char message[512];
+    char name[RLE_NAME_MAX + 1]; /* as whom the other side greeted, or "" */
     rle_peer *peer;
 } rle_connect_result;
 
@@ -339,10 +342,11 @@ struct rle_rpc {
     bool crowded;     /* too many of them: nothing is accepted */
     struct rle_listener *short_of; /* descriptors or memory: where somebody waits */
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
-    int64_t strangers_since; /* listen.c: those of this minute */
+    int64_t strangers_since; /* refusals.c: those of this minute */
     uint32_t strangers;
 
     rle_conn *conns, *dead, *dirty, *unread;
+    rle_conn *joining; /* that rle_rpc_connect waits for, until it is open; or NULL */
     uint64_t sessions; /* connections that were opened, ever */
     rle_link *links;
     uint64_t random; /* state of rle_link's pauses */

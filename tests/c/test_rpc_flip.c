@@ -231,7 +231,8 @@ static void f16_words_for_wrong_frames(void **state)
     } raws[] = {{"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
                  "closed unix:/wire: not an rlengine peer (first bytes \"GET \")"},
                 {"\x16\x03\x01\x02",
-                 "closed unix:/wire: the other side speaks tls, which is not set here"}};
+                 "closed unix:/wire: the other side speaks tls, which is not set here; "
+                 "set tls here too"}};
     for (size_t i = 0; i < 2; i++) {
         test_log_count = 0;
         wire_begin(&w, rpc, false);

@@ -139,7 +139,9 @@ static void f09_a_worker_gone_for_good_is_given_up(void **state)
     assert_true(took > 0.4);
     rle_status code = RLE_OK;
     char want[512], line[256];
-    snprintf(line, sizeof line, "no a at %s for 0.5 s; giving up", test_address);
+    snprintf(line, sizeof line,
+             "no worker \"a\" at %s for 0.5 s (No such file or directory); giving up",
+             test_address);
     assert_int_equal(rle_peer_link(b, to_a, &code), RLE_LINK_GIVEN_UP);
     assert_int_equal(code, RLE_UNAVAILABLE);
     assert_string_equal(rle_message(), line);

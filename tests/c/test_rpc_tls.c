@@ -308,7 +308,7 @@ static void plain_and_tls_do_not_meet(void **state)
     refused(&psk, NULL, "it speaks without tls, which is set here; set tls there too",
             "the other side speaks tls, which is not set here");
     refused(NULL, &psk, "the other side speaks tls, which is not set here",
-            "end of stream in the tls handshake; does the other side have tls set, too?");
+            "it speaks without tls, which is set here; set tls there too");
 }
 
 static void strangers_cost_little(void **state)
