@@ -286,16 +286,14 @@ void rle_future_go_after(rle_future *f, rle_encoder *e, rle_future *after)
     rle_future_fail_as(f, after);
 }
 
-rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
-                        rle_future **out)
+rle_status rle_rpc_call_locked(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
+                               rle_service_over *over, void *over_self, rle_future **out)
 {
     RLE_TRY(rle_encoder_status(e));
-    rle_rpc_enter(rpc);
     rle_future *f = rle_future_make(rpc);
-    if (!f) {
-        rle_rpc_leave(rpc);
-        return rle_oom(sizeof *f, "call");
-    }
+    if (!f) return rle_oom(sizeof *f, "call");
+    f->over = over;
+    f->over_self = over_self;
     f->peer = spec->peer;
     f->nested = spec->nested;
     f->construct = spec->construct;
@@ -319,7 +317,15 @@ rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
         rle_future_go_after(f, e, spec->after);
     else
         submit(f, e, false);
-    rle_rpc_leave(rpc);
     *out = f;
     return RLE_OK;
+}
+
+rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
+                        rle_future **out)
+{
+    rle_rpc_enter(rpc);
+    rle_status s = rle_rpc_call_locked(rpc, spec, e, NULL, NULL, out);
+    rle_rpc_leave(rpc);
+    return s;
 }

@@ -146,6 +146,7 @@ static void complete(rle_future *f, rle_future_state state)
         rle_future_unref(waits);
     }
     rle_wait_future_over(f);
+    if (f->over) f->over(f, f->over_self);
     rle_future_unref(f);
 }
 
@@ -259,25 +260,34 @@ static void deadline_over(rle_timer *t)
     rle_future_unref(f);
 }
 
+void rle_future_withdraw(rle_future *f)
+{
+    if (f->state != RLE_FUTURE_PENDING) return;
+    bool sent = f->conn != NULL;
+    withdraw(f);
+    f->looked_at = true;
+    rle_future_fail(f, RLE_CANCELLED, sent ? RLE_OUTCOME_UNKNOWN : RLE_OUTCOME_NOT_EXECUTED,
+                    "\"%s\" was cancelled (outcome: %s)", f->method,
+                    sent ? "unknown" : "not executed");
+}
+
 void rle_future_cancel(rle_rpc *rpc, rle_future *f)
 {
     rle_rpc_enter(rpc);
-    if (f->state == RLE_FUTURE_PENDING) {
-        bool sent = f->conn != NULL;
-        withdraw(f);
-        f->looked_at = true;
-        rle_future_fail(f, RLE_CANCELLED, sent ? RLE_OUTCOME_UNKNOWN : RLE_OUTCOME_NOT_EXECUTED,
-                        "\"%s\" was cancelled (outcome: %s)", f->method,
-                        sent ? "unknown" : "not executed");
-    }
+    rle_future_withdraw(f);
     rle_rpc_leave(rpc);
+}
+
+void rle_future_complete_locked(rle_future *f, bool failed)
+{
+    if (f->state == RLE_FUTURE_PENDING)
+        complete(f, failed ? RLE_FUTURE_FAILED : RLE_FUTURE_DONE);
 }
 
 void rle_future_complete_local(rle_rpc *rpc, rle_future *f, bool failed)
 {
     rle_rpc_enter(rpc);
-    if (f->state == RLE_FUTURE_PENDING)
-        complete(f, failed ? RLE_FUTURE_FAILED : RLE_FUTURE_DONE);
+    rle_future_complete_locked(f, failed);
     rle_rpc_leave(rpc);
 }
 

@@ -62,6 +62,7 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
     }
     while (conn->incoming) rle_incoming_orphan(conn->incoming);
     rle_batches_peer_lost(peer);
+    if (rpc->service) rpc->service->gone(rpc->service, peer, reason, conn->going_away);
     size_t released = rle_export_release_all(conn);
     if (!quiet && conn->going_away && !failed)
         rle_log(RLE_LOG_DEBUG, "worker \"%s\" left", peer->name);

@@ -372,6 +372,8 @@ void rle_rpc_free(rle_rpc *rpc)
     unlist(rpc);
     rle_rpc_enter(rpc);
     rpc->stopping = true;
+    if (rpc->service) rpc->service->closed(rpc->service);
+    rpc->service = NULL;
     rle_link_end_all(rpc);
     while (rpc->conns) rle_conn_close(rpc->conns, "shut down", true);
     RLE_MAP_EACH(&rpc->peers, slot)

@@ -22,6 +22,7 @@
  *   dump.c        all of it as text
  *   publish.c     versions of weights for many workers
  *   follow.c      those of others
+ *   service.c     calls that C makes and answers, for a layer above
  *
  * Functions without "lock" in their comment want the loop's lock held.
  *
@@ -44,6 +45,7 @@
 #include "rpc/loop.h"
 #include "rpc/map.h"
 #include "rpc/rpc.h"
+#include "rpc/service.h"
 #include "rpc/transport.h"
 
 enum {
@@ -276,6 +278,8 @@ struct rle_future {
     rle_future *next_discarded;
     bool construct;
     uint64_t object; /* what a construction or claim made */
+    rle_service_over *over; /* of service.c: told of its end, or NULL */
+    void *over_self;
 };
 
 struct rle_incoming {
@@ -286,6 +290,7 @@ struct rle_incoming {
     rle_incoming *queue_next, **queue_at; /* in conn->waiting or rpc->cancelled */
     rle_incoming *fresh_next, **fresh_at; /* in rpc->fresh */
     bool queued, started, nested, waits, cancelled, in_cancelled;
+    bool service; /* it is the service's */
     uint64_t id, number, incarnation, session;
     int64_t deadline;
     rle_call_head head;
@@ -388,6 +393,8 @@ struct rle_rpc {
     rle_publication *publications;
     rle_follower *followers;
     rle_follower *gone_followers; /* left by finalizers, as `trash` */
+
+    rle_service *service; /* or NULL */
 
     /* Tensors that nobody read, for the owner to let go of. */
     void **orphans;
@@ -566,5 +573,7 @@ void rle_export_unhold_locked(rle_rpc *rpc, uint64_t object);
 #include "rpc/publish_internal.h"
 
 #include "rpc/joining_internal.h"
+
+#include "rpc/service_internal.h"
 
 #endif

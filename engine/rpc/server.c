@@ -105,6 +105,7 @@ static void incoming_free(rle_incoming *in)
 {
     rle_rpc *rpc = in->rpc;
     if (in->batch) rle_batch_remove(in);
+    if (in->service) rle_service_forget(in);
     queue_remove(in);
     cancelled_remove(in);
     rle_message_drop(rpc, in->conn, &in->message, false);
@@ -155,7 +156,8 @@ void rle_conn_send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e)
 
 /* The call goes first: when its error cannot be sent, the connection lets go of all it
  * has. */
-static void fail_text(rle_incoming *in, rle_status code, rle_outcome outcome, const char *text)
+void rle_incoming_fail_text(rle_incoming *in, rle_status code, rle_outcome outcome,
+                            const char *text)
 {
     rle_conn *conn = in->conn;
     const char *name = in->rpc->name;
@@ -177,7 +179,7 @@ void rle_incoming_expire(rle_incoming *in)
     snprintf(text, sizeof text, "\"%s\" on \"%s\" was not started in time (outcome: not executed)",
              in->head.method, in->rpc->name);
     in->rpc->counters.expired_unstarted++;
-    fail_text(in, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED, text);
+    rle_incoming_fail_text(in, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED, text);
 }
 
 static void expired(rle_timer *t)
@@ -189,7 +191,7 @@ void rle_incoming_refuse_stopping(rle_incoming *in)
 {
     char text[256];
     snprintf(text, sizeof text, "\"%s\" is stopping (outcome: not executed)", in->rpc->name);
-    fail_text(in, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED, text);
+    rle_incoming_fail_text(in, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED, text);
 }
 
 void rle_incoming_abandon(rle_incoming *in)
@@ -197,7 +199,7 @@ void rle_incoming_abandon(rle_incoming *in)
     char text[256];
     snprintf(text, sizeof text, "\"%s\" was cancelled (outcome: not executed)",
              in->head.method);
-    fail_text(in, RLE_CANCELLED, RLE_OUTCOME_NOT_EXECUTED, text);
+    rle_incoming_fail_text(in, RLE_CANCELLED, RLE_OUTCOME_NOT_EXECUTED, text);
 }
 
 /* ---- arriving ---- */
@@ -243,6 +245,7 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
         if (s != RLE_OK) rle_conn_reject(conn);
         return;
     }
+    bool service = s == RLE_OK && nested && rle_service_is(rpc, &head);
     if (s == RLE_OK && !nested && conn->incoming_counted >= (size_t)rpc->o.max_credits)
         s = rle_fail(RLE_INVALID_ARGUMENT, "more than %d calls open", rpc->o.max_credits);
     if (s != RLE_OK) {
@@ -269,7 +272,7 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     in->conn = conn;
     in->peer = conn->peer;
     in->id = f->id;
-    in->number = ++conn->peer->calls_from;
+    if (!service) in->number = ++conn->peer->calls_from; /* random streams hang on it */
     in->incarnation = conn->incarnation;
     in->session = conn->session;
     in->nested = nested;
@@ -286,6 +289,10 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     conn->incoming = in;
     conn->incoming_count++;
     if (!nested) conn->incoming_counted++;
+    if (service) {
+        rle_service_arrived(in);
+        return;
+    }
     queue_add(in);
     if (rpc->stopping) rle_incoming_refuse_stopping(in);
 }
@@ -370,7 +377,7 @@ bool rle_rpc_look_due(const rle_rpc *rpc)
     return rpc->look_due;
 }
 
-static void decode(const rle_incoming *in, rle_decoder *decoder)
+void rle_incoming_args(const rle_incoming *in, rle_decoder *decoder)
 {
     rle_msg_decoder(&in->message, decoder);
     decoder->r.p += in->args_at;
@@ -379,7 +386,7 @@ static void decode(const rle_incoming *in, rle_decoder *decoder)
 void rle_incoming_decoder(rle_rpc *rpc, rle_incoming *in, rle_decoder *decoder)
 {
     rle_rpc_enter(rpc);
-    decode(in, decoder);
+    rle_incoming_args(in, decoder);
     rle_rpc_leave(rpc);
 }
 
@@ -412,7 +419,7 @@ rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decod
                                     .number = in->number,
                                     .incarnation = in->incarnation,
                                     .session = in->session};
-        decode(in, decoder);
+        rle_incoming_args(in, decoder);
         break;
     }
     rle_rpc_leave(rpc);
@@ -492,6 +499,16 @@ rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e)
     if (s == RLE_OK) incoming_free(in);
     rle_rpc_leave(rpc);
     return s;
+}
+
+void rle_incoming_answer(rle_incoming *in, rle_encoder *e)
+{
+    rle_conn *conn = in->conn;
+    rle_frame f = answer(in, RLE_FRAME_RESULT);
+    incoming_free(in);
+    if (!conn) return;
+    if (rle_encoder_status(e) != RLE_OK || rle_conn_send_encoded(conn, &f, e, false) != RLE_OK)
+        rle_conn_close(conn, "out of memory", false);
 }
 
 void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *error)
