@@ -154,6 +154,7 @@ __attribute__((visibility("default"))) int luaopen_rlengine_core(lua_State *L)
     open_into(L, "rewards", rle_lua_open_rewards);
     open_into(L, "env", rle_lua_open_env);
     open_into(L, "rpc", rle_lua_open_rpc);
+    open_into(L, "comm", rle_lua_open_comm);
     open_into(L, "io", rle_lua_open_io);
     open_into(L, "launch", rle_lua_open_launch);
     lua_pushvalue(L, -1);

@@ -115,6 +115,7 @@ void rle_lua_open_optim(lua_State *L);
 void rle_lua_open_rewards(lua_State *L);
 void rle_lua_open_env(lua_State *L);
 void rle_lua_open_rpc(lua_State *L);
+void rle_lua_open_comm(lua_State *L);
 void rle_lua_open_io(lua_State *L);
 void rle_lua_open_launch(lua_State *L);
 

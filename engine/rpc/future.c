@@ -266,7 +266,8 @@ void rle_future_withdraw(rle_future *f)
     bool sent = f->conn != NULL;
     withdraw(f);
     f->looked_at = true;
-    rle_future_fail(f, RLE_CANCELLED, sent ? RLE_OUTCOME_UNKNOWN : RLE_OUTCOME_NOT_EXECUTED,
+    rle_future_fail(f, RLE_CANCELLED,
+                    sent ? RLE_OUTCOME_UNKNOWN : RLE_OUTCOME_NOT_EXECUTED,
                     "\"%s\" was cancelled (outcome: %s)", f->method,
                     sent ? "unknown" : "not executed");
 }

@@ -507,7 +507,8 @@ void rle_incoming_answer(rle_incoming *in, rle_encoder *e)
     rle_frame f = answer(in, RLE_FRAME_RESULT);
     incoming_free(in);
     if (!conn) return;
-    if (rle_encoder_status(e) != RLE_OK || rle_conn_send_encoded(conn, &f, e, false) != RLE_OK)
+    if (rle_encoder_status(e) != RLE_OK ||
+        rle_conn_send_encoded(conn, &f, e, false) != RLE_OK)
         rle_conn_close(conn, "out of memory", false);
 }
 

@@ -58,6 +58,11 @@ void rle_service_forget(rle_incoming *in)
     if (service) service->forget(service, in);
 }
 
+rle_peer *rle_service_caller(const rle_incoming *in)
+{
+    return in->peer;
+}
+
 void rle_service_decoder(const rle_incoming *in, rle_decoder *d)
 {
     rle_incoming_args(in, d);

@@ -1,5 +1,6 @@
-/* service_internal.h - what service.c needs of the other files of this folder, and offers them;
- * the last line of rpc_internal.h includes it. All functions want the loop's lock held. */
+/* service_internal.h - what service.c needs of the other files of this folder, and offers
+ * them; the last line of rpc_internal.h includes it. All functions want the loop's lock
+ * held. */
 #ifndef RLE_RPC_SERVICE_INTERNAL_H
 #define RLE_RPC_SERVICE_INTERNAL_H
 

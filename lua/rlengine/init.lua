@@ -17,6 +17,7 @@ rl._VERSION = "0.1.0"
 local submodules = {
   nn = true, optim = true, distributions = true, env = true, rpc = true, memory = true,
   episode = true, rewards = true, rollout = true, cleanup = true, autograd = true, cuda = true,
+  comm = true,
 }
 -- Functions that live in a file of their own: name -> module.
 local functions = { launch = "launch", args = "args" }

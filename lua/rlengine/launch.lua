@@ -95,10 +95,15 @@ local function restarts_of(given)
   return r
 end
 
+local function agent_name(rank) return ("agent_%d"):format(rank) end
+
+local function address_of(folder, rank)
+  return ("unix:%s/%s.sock"):format(folder, agent_name(rank))
+end
+
 local function joined_mark(folder, name) return ("%s/%s.joined"):format(folder, name) end
 local function requests_of(folder) return folder .. "/requests" end
 
-local function agent_name(rank) return ("agent_%d"):format(rank) end
 local function observer_name(i, rank) return ("obs_%d_for_%d"):format(i, rank) end
 
 -- ---- in a started process ----
@@ -146,9 +151,17 @@ local function join(hand, given)
     init[key] = value
   end
   init.name, init.token = hand.name, hand.token
-  local address = ("unix:%s/%s.sock"):format(hand.folder, agent_name(hand.trainer_rank))
+  local address = address_of(hand.folder, hand.trainer_rank)
   init[hand.role == "trainer" and "listen" or "connect"] = address
   rpc.init(init)
+  if hand.role == "trainer" then
+    local team = require "rlengine.team"
+    team.names, team.addresses = {}, {}
+    for rank = 0, hand.trainers - 1 do
+      team.names[rank + 1] = agent_name(rank)
+      team.addresses[agent_name(rank)] = address_of(hand.folder, rank)
+    end
+  end
   return rpc
 end
 

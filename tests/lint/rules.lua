@@ -58,7 +58,7 @@ local layers = {
   env = { "base" },
   rollout = { "base", "device", "tensor" },
   rpc = { "base" },
-  comm = { "base", "tensor" },
+  comm = { "base", "device", "tensor", "rpc" },
   io = { "base", "tensor" },
 }
 local everything = {}

@@ -1,0 +1,169 @@
+/* comm_internal.h - what the files of engine/comm share.
+ *
+ *   comm.c      tensors into a block of bytes and back
+ *   comm_rpc.c  bytes over remote calls: groups, messages
+ *   round.c     one collective of a group there: its parts, its end
+ *   reduce.c    sums
+ *
+ * How bytes move over remote calls
+ *   The bytes of a collective are cut into parts, and each part has an owner among the
+ * ranks: rank 0 all of what is short, the ranks in turns of what is long, the root of
+ * what has one. Every other rank calls the owner, with what it contributes to the part;
+ * when all calls are there, and the owner has come to that collective itself, it combines
+ * them and answers each with the result. That is a reduce-scatter and an all-gather in
+ * one exchange: each byte goes to its owner once and comes back once, no rank moves more
+ * than any other, and there is nothing to acknowledge. A call says which collective of
+ * the group it belongs to, counted from 1, and what that is called and made of; an owner
+ * compares. Calls for a collective that the owner has not come to yet wait there.
+ *
+ * How one fails
+ *   Whoever notices (a worker is gone, calls that differ, time is over) tells all others
+ * by a call of its own and answers the calls it holds; each rank then forgets what it has
+ * of that collective. Who has not come to it yet remembers only that it failed, and why.
+ * Nothing is sent from within the callback that notices: the end of a connection is no
+ * place for that. A timer that is due at once (rle_comm.settle) does it in the next turn
+ * of the loop.
+ *
+ * Functions want the loop's lock held where it says so. */
+#ifndef RLE_COMM_COMM_INTERNAL_H
+#define RLE_COMM_COMM_INTERNAL_H
+
+#include "base/mem.h"
+#include "comm/comm.h"
+#include "rpc/map.h"
+#include "rpc/service.h"
+
+/* One collective, at this rank. */
+typedef struct rle_comm_round rle_comm_round;
+
+/* A call of another rank that waits for its answer. */
+typedef struct rle_comm_held {
+    struct rle_comm_held *next;
+    rle_incoming *in;
+    int rank;
+    int64_t part, deadline;
+    double timeout; /* seconds, as its caller gave them */
+} rle_comm_held;
+
+/* What stands in a call. Texts point into the message. */
+typedef struct rle_comm_message {
+    rle_slice group, title, spec;
+    int64_t number, part; /* part -1: the collective has failed, `spec` says how */
+    int rank;
+    double timeout;
+    rle_status code;     /* of one that failed */
+    const uint8_t *data; /* contribution */
+    size_t size;
+} rle_comm_message;
+
+struct rle_comm {
+    rle_service service; /* first */
+    rle_rpc *rpc;
+    rle_encoder encoder;
+    rle_comm_group *groups;
+    /* Calls for groups that are not made here yet. */
+    rle_comm_held *early;
+    size_t early_count;
+    rle_timer early_timer, settle;
+    rle_comm_work *works;
+    size_t work_count;
+};
+
+typedef struct rle_comm_member {
+    rle_peer *peer;
+    bool gone, goodbye; /* it was there */
+    char why[96];
+} rle_comm_member;
+
+struct rle_comm_group {
+    const rle_comm_ops *ops;
+    rle_comm *comm;
+    rle_comm_group *next;
+    char id[2 * RLE_NAME_MAX];
+    int rank, size;
+    uint64_t begun; /* collectives, so far */
+    rle_comm_round *rounds;
+    uint64_t failed; /* number of the last one that did */
+    rle_status failed_code;
+    char failed_why[512];
+    rle_comm_member member[];
+};
+
+/* ---- comm.c ---- */
+
+/* The rle_rpc goes: of every work only what Lua may still hold is left. */
+void rle_comm_works_close(rle_comm *comm);
+
+/* ---- reduce.c ---- */
+
+/* out = in[0] op in[1] op ..., `size` bytes of whole elements; `out` may be one of them.
+ */
+void rle_comm_combine(rle_comm_op op, rle_dtype dtype, const uint8_t *const *in,
+                      int ranks, size_t size, uint8_t *out);
+
+/* ---- comm_rpc.c, with the lock ---- */
+
+extern const rle_comm_ops rle_comm_over_rpc;
+#define RLE_COMM_METHOD "rlengine.comm"
+
+/* What a call says; INVALID_ARGUMENT when malformed. */
+rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m);
+/* A call to a rank. `part` -1: that it failed, with the round's code and words. */
+rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
+                         const uint8_t *data, size_t size, rle_service_over *over,
+                         void *self, rle_future **out);
+/* One encoded answer for many; then rle_service_reply. */
+rle_encoder *rle_comm_answer(rle_comm *comm, const uint8_t *data, size_t size);
+
+/* ---- round.c, with the lock ---- */
+
+struct rle_comm_round {
+    rle_comm_round *next;  /* in its group, until it is over */
+    rle_comm_group *group; /* until then */
+    rle_comm *comm;
+    uint64_t number;
+    bool entered; /* by this rank */
+    bool done, settled;
+    /* It has failed: why, and whether the others know. */
+    rle_status code;
+    bool told;
+    char why[512];
+    int first_gone; /* the rank whose loss made it fail before the reason was known */
+    /* As whoever came first has it. */
+    int first;
+    char title[RLE_COMM_TITLE], spec[RLE_COMM_SPEC];
+    rle_comm_held *held;
+    int64_t deadline; /* of this rank, once it is entered */
+    int64_t wake;     /* what the timer is set to; 0: not */
+    rle_timer timer;
+    double timeout; /* seconds; of who is waiting */
+
+    /* Once it is entered. */
+    rle_collective c;
+    uint32_t parts, left;
+    struct rle_comm_part *part;
+    struct rle_comm_lane *lane; /* of each owner */
+    rle_future *future;         /* a local one */
+};
+
+rle_comm_round *rle_comm_round_find(const rle_comm_group *g, uint64_t number);
+rle_status rle_comm_round_new(rle_comm_group *g, uint64_t number, rle_comm_round **out);
+/* This rank comes to it: c, the timeout and the future are set. */
+void rle_comm_round_enter(rle_comm_round *round);
+/* A call for it, which it keeps or answers. */
+void rle_comm_round_call(rle_comm_round *round, rle_incoming *in,
+                         const rle_comm_message *m, int64_t deadline);
+void rle_comm_round_forget(rle_comm_round *round, const rle_comm_held *held);
+/* A rank is gone: does it still need it? */
+void rle_comm_round_gone(rle_comm_round *round, int rank);
+/* It has failed, unless it is over already; settled in the next turn. */
+void rle_comm_round_fail(rle_comm_round *round, bool told, rle_status code,
+                         const char *fmt, ...) RLE_PRINTF(4, 5);
+/* Every round of that state that has failed: others are told, all it has goes. */
+void rle_comm_settle(rle_comm *comm);
+/* Forget calls, made and held, without a word to anybody. */
+void rle_comm_round_stop(rle_comm_round *round);
+/* Stop and free it. `dying`: its future goes with the rle_rpc. */
+void rle_comm_round_free(rle_comm_round *round, bool dying);
+
+#endif

@@ -1,0 +1,598 @@
+/* round.c - one collective of a group over remote calls: its parts, its end, its failure.
+ * How it goes is told in comm_internal.h. All functions want the loop's lock held. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "comm/comm_internal.h"
+
+enum {
+    SHORT = 64 << 10, /* of a collective of so many bytes rank 0 is the owner of all */
+    PIECE = 1 << 20,  /* of longer ones, at most so much is a part */
+    WINDOW = 3        /* parts on their way to one owner at a time */
+};
+/* An owner tells at the deadline who is missing; it gets so long to do it. */
+#define GRACE (30 * RLE_SECONDS / 1000)
+
+typedef enum { PART_IDLE, PART_OPEN, PART_OVER } part_state;
+
+typedef struct rle_comm_part {
+    rle_comm_round *round;
+    uint32_t number;
+    part_state state;
+    rle_future *f; /* our call to its owner, while it is open */
+} rle_comm_part;
+
+typedef struct rle_comm_lane {
+    uint32_t next; /* the next part that may be this owner's */
+    int open;
+} rle_comm_lane;
+
+/* ---- what is cut how ---- */
+
+typedef struct piece {
+    int owner;
+    size_t put, put_size; /* what this rank contributes, in the data */
+    size_t get, get_size; /* what the owner answers with */
+} piece;
+
+/* All bytes of it are rank 0's part. */
+static bool is_short(const rle_collective *c, int ranks)
+{
+    return c->kind == RLE_COMM_BARRIER ||
+           (c->kind == RLE_COMM_ALL_REDUCE && c->size <= SHORT) ||
+           (c->kind == RLE_COMM_ALL_GATHER && c->size <= SHORT / (size_t)ranks);
+}
+
+static size_t part_size(const rle_collective *c, int ranks)
+{
+    size_t size = c->size;
+    if (is_short(c, ranks)) return size;
+    if (c->kind == RLE_COMM_ALL_REDUCE)
+        size = rle_align64((size + (size_t)ranks - 1) / (size_t)ranks);
+    return size < PIECE ? size : PIECE;
+}
+
+static uint32_t count_parts(const rle_collective *c, int ranks)
+{
+    size_t size = part_size(c, ranks);
+    if (is_short(c, ranks) || !size) return 1;
+    uint32_t n = (uint32_t)((c->size + size - 1) / size);
+    return c->kind == RLE_COMM_ALL_GATHER ? n * (uint32_t)ranks : n;
+}
+
+static piece piece_of(const rle_comm_round *round, uint32_t part)
+{
+    const rle_collective *c = &round->c;
+    const rle_comm_group *g = round->group;
+    uint32_t ranks = (uint32_t)g->size;
+    size_t size = part_size(c, g->size), at = size * part;
+    piece p = {.owner = c->root};
+    if (c->kind == RLE_COMM_ALL_GATHER) {
+        size_t own = (size_t)g->rank * c->size;
+        if (is_short(c, g->size))
+            return (piece){.put = own, .put_size = c->size, .get_size = ranks * c->size};
+        p.owner = (int)(part % ranks);
+        at = size * (part / ranks);
+        p.get = (size_t)p.owner * c->size + at;
+        p.get_size = c->size - at < size ? c->size - at : size;
+        return p;
+    }
+    if (c->kind == RLE_COMM_ALL_REDUCE || c->kind == RLE_COMM_BARRIER)
+        p.owner = (int)(part % ranks);
+    if (size > c->size - at) size = c->size - at;
+    p.put = p.get = at;
+    if (c->kind == RLE_COMM_ALL_REDUCE || c->kind == RLE_COMM_REDUCE) p.put_size = size;
+    if (c->kind == RLE_COMM_ALL_REDUCE || c->kind == RLE_COMM_BROADCAST)
+        p.get_size = size;
+    return p;
+}
+
+/* ---- life ---- */
+
+static void time_over(rle_timer *t);
+
+rle_comm_round *rle_comm_round_find(const rle_comm_group *g, uint64_t number)
+{
+    rle_comm_round *round = g->rounds;
+    while (round && round->number != number) round = round->next;
+    return round;
+}
+
+rle_status rle_comm_round_new(rle_comm_group *g, uint64_t number, rle_comm_round **out)
+{
+    rle_comm_round *round = rle_calloc(1, sizeof *round);
+    if (!round) return rle_oom(sizeof *round, "collective");
+    round->group = g;
+    round->number = number;
+    round->comm = g->comm;
+    round->first = round->first_gone = -1;
+    round->timer.fire = time_over;
+    round->next = g->rounds;
+    g->rounds = round;
+    *out = round;
+    return RLE_OK;
+}
+
+static void unlink_round(rle_comm_round *round)
+{
+    for (rle_comm_round **at = &round->group->rounds; *at; at = &(*at)->next) {
+        if (*at != round) continue;
+        *at = round->next;
+        return;
+    }
+}
+
+static void drop_calls(rle_comm_round *round)
+{
+    for (uint32_t i = 0; round->part && i < round->parts; i++) {
+        rle_future *f = round->part[i].f;
+        round->part[i].f = NULL;
+        round->part[i].state = PART_OVER;
+        if (f) rle_service_drop(f);
+    }
+}
+
+void rle_comm_round_stop(rle_comm_round *round)
+{
+    drop_calls(round);
+    while (round->held) {
+        rle_comm_held *h = round->held;
+        round->held = h->next;
+        rle_free(h);
+    }
+    rle_service_timer_off(round->comm->rpc, &round->timer);
+}
+
+void rle_comm_round_free(rle_comm_round *round, bool dying)
+{
+    if (!round->done) unlink_round(round);
+    rle_comm_round_stop(round);
+    if (round->future && !dying) rle_service_release(round->future);
+    rle_free(round->part);
+    rle_free(round->lane);
+    rle_free(round);
+}
+
+/* Nothing of it is open any more. */
+static void end(rle_comm_round *round)
+{
+    round->done = true;
+    unlink_round(round);
+    rle_service_timer_off(round->comm->rpc, &round->timer);
+    if (round->future) rle_service_complete(round->future, round->code != RLE_OK);
+}
+
+/* ---- failing ---- */
+
+void rle_comm_round_fail(rle_comm_round *round, bool told, rle_status code,
+                         const char *fmt, ...)
+{
+    if (round->done || round->settled || round->code) return;
+    rle_comm *comm = round->comm;
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(round->why, sizeof round->why, fmt, args);
+    va_end(args);
+    round->code = code;
+    round->told = told;
+    /* Without memory for the timer the round's own does it. */
+    rle_service_timer(comm->rpc, &comm->settle, rle_now());
+}
+
+static const char *worker_of(const rle_comm_round *round, int rank)
+{
+    return rle_peer_name(round->group->member[rank].peer);
+}
+
+static void tell_others(rle_comm_round *round)
+{
+    const rle_comm_group *g = round->group;
+    for (int r = 0; r < g->size; r++) {
+        if (r == g->rank || !rle_service_connected(g->member[r].peer)) continue;
+        rle_future *f;
+        if (rle_comm_send(round, r, -1, NULL, 0, NULL, NULL, &f) == RLE_OK)
+            rle_service_release(f);
+    }
+}
+
+static void settle(rle_comm_round *round)
+{
+    rle_comm_group *g = round->group;
+    round->settled = true;
+    if (!round->told) tell_others(round);
+    while (round->held) {
+        rle_comm_held *h = round->held;
+        round->held = h->next;
+        rle_service_fail(h->in, round->code, round->why);
+        rle_free(h);
+    }
+    drop_calls(round);
+    g->failed = round->number;
+    g->failed_code = round->code;
+    memcpy(g->failed_why, round->why, sizeof g->failed_why);
+    rle_service_timer_off(g->comm->rpc, &round->timer);
+    if (round->entered) end(round); /* else it stays until this rank comes to it */
+}
+
+static rle_comm_round *unsettled(const rle_comm *comm)
+{
+    for (const rle_comm_group *g = comm->groups; g; g = g->next)
+        for (rle_comm_round *round = g->rounds; round; round = round->next)
+            if (round->code && !round->settled) return round;
+    return NULL;
+}
+
+void rle_comm_settle(rle_comm *comm)
+{
+    rle_comm_round *round;
+    while ((round = unsettled(comm)) != NULL) settle(round);
+}
+
+/* Does it still wait for something of that rank? */
+static bool needs(const rle_comm_round *round, int rank)
+{
+    for (uint32_t i = 0; i < round->parts; i++) {
+        if (round->part[i].state == PART_OVER) continue;
+        piece p = piece_of(round, i);
+        if (p.owner == rank) return true;
+        if (p.owner != round->group->rank) continue;
+        const rle_comm_held *h = round->held;
+        while (h && !(h->rank == rank && h->part == i)) h = h->next;
+        if (!h) return true;
+    }
+    return false;
+}
+
+void rle_comm_round_gone(rle_comm_round *round, int rank)
+{
+    const rle_comm_member *m = &round->group->member[rank];
+    /* That its calls failed with it was noticed before the reason was known. */
+    bool noticed = round->code == RLE_UNAVAILABLE && !round->told && !round->settled &&
+                   round->first_gone == rank;
+    if (noticed) round->code = RLE_OK;
+    if (!noticed && (round->code || !round->entered || !needs(round, rank))) return;
+    if (m->goodbye)
+        rle_comm_round_fail(round, false, RLE_UNAVAILABLE,
+                            "%s: rank %d (worker \"%s\") has left", round->title, rank,
+                            worker_of(round, rank));
+    else
+        rle_comm_round_fail(round, false, RLE_UNAVAILABLE,
+                            "%s: rank %d (worker \"%s\") was lost: %s", round->title,
+                            rank, worker_of(round, rank), m->why);
+}
+
+void rle_comm_round_forget(rle_comm_round *round, const rle_comm_held *held)
+{
+    if (round->code) return;
+    round->first_gone = held->rank;
+    rle_comm_round_fail(round, false, RLE_UNAVAILABLE,
+                        "%s: rank %d (worker \"%s\") gave it up", round->title,
+                        held->rank, worker_of(round, held->rank));
+}
+
+/* ---- time ---- */
+
+static void set_timer(rle_comm_round *round, int64_t at, double timeout)
+{
+    if (round->wake && round->wake <= at) return;
+    round->wake = at;
+    round->timeout = timeout;
+    if (rle_service_timer(round->comm->rpc, &round->timer, at) != RLE_OK)
+        rle_comm_round_fail(round, false, RLE_RESOURCE_EXHAUSTED, "%s: out of memory",
+                            round->title);
+}
+
+/* Has rank r called us for this part? -1: for any. */
+static bool has_called(const rle_comm_round *round, int r, int64_t part)
+{
+    const rle_comm_held *h = round->held;
+    while (h && !(h->rank == r && (part < 0 || h->part == part))) h = h->next;
+    return h != NULL;
+}
+
+/* Who is missing, as far as this rank can see. */
+static int list_silent(const rle_comm_round *round, bool *silent)
+{
+    const rle_comm_group *g = round->group;
+    int n = 0;
+    memset(silent, 0, (size_t)g->size);
+    if (!round->entered)
+        for (int r = 0; r < g->size; r++)
+            n += silent[r] = r == g->rank || !has_called(round, r, -1);
+    for (uint32_t i = 0; i < round->parts && !n; i++)
+        if (round->part[i].state != PART_OVER && piece_of(round, i).owner == g->rank)
+            for (int r = 0; r < g->size; r++)
+                n += silent[r] = r != g->rank && !has_called(round, r, i);
+    if (n) return n;
+    for (uint32_t i = 0; i < round->parts; i++)
+        if (round->part[i].state == PART_OPEN) {
+            int owner = piece_of(round, i).owner;
+            n += !silent[owner];
+            silent[owner] = true;
+        }
+    return n;
+}
+
+static void time_over(rle_timer *t)
+{
+    rle_comm_round *round =
+        (rle_comm_round *)((char *)t - offsetof(rle_comm_round, timer));
+    const rle_comm_group *g = round->group;
+    round->wake = 0;
+    bool silent[RLE_COMM_MAX_RANKS];
+    int n = list_silent(round, silent), told = 0;
+    char who[160] = "";
+    size_t at = 0;
+    for (int r = 0; r < g->size && told < 8; r++) {
+        if (!silent[r]) continue;
+        at += (size_t)snprintf(who + at, sizeof who - at, "%s%d", told++ ? ", " : "", r);
+    }
+    rle_comm_round_fail(round, false, RLE_DEADLINE_EXCEEDED,
+                        "%s not finished after %g s%s%s%s%s", round->title,
+                        round->timeout, n ? (n > 1 ? " (ranks " : " (rank ") : "", who,
+                        n > told ? ", ..." : "", n ? " silent?)" : "");
+    rle_comm_settle(g->comm);
+}
+
+/* ---- going on ---- */
+
+static void next_calls(rle_comm_round *round, int owner);
+
+static void part_over(rle_comm_round *round, rle_comm_part *part)
+{
+    part->state = PART_OVER;
+    if (--round->left == 0 && !round->code) end(round);
+}
+
+/* What the owner says of a call that failed. */
+static void call_failed(rle_comm_round *round, int owner, rle_future *f)
+{
+    rle_msg *m = rle_future_message(f);
+    rle_wire_error e;
+    if (!m || rle_error_decode(m, &e) != RLE_OK)
+        rle_comm_round_fail(round, false, RLE_RESOURCE_EXHAUSTED, "%s: out of memory",
+                            round->title);
+    else if (e.outcome == RLE_OUTCOME_NONE)
+        rle_comm_round_fail(round, true, e.code, "%.*s", (int)e.message.n, e.message.p);
+    else {
+        round->first_gone = owner;
+        rle_comm_round_fail(round, false, e.code, "%s: rank %d: %.*s", round->title,
+                            owner, (int)e.message.n, e.message.p);
+    }
+}
+
+static rle_status take_answer(const rle_comm_round *round, const piece *p, rle_future *f)
+{
+    rle_decoder d;
+    rle_value v;
+    uint16_t count;
+    rle_msg_decoder(rle_future_message(f), &d);
+    RLE_TRY(rle_decode_result_head(&d, &count));
+    if (count != 1) return rle_fail(RLE_INTERNAL, "malformed answer");
+    RLE_TRY(rle_decode(&d, &v));
+    size_t size = v.kind == RLE_VALUE_TENSOR ? v.u.tensor.size : 0;
+    if (size != p->get_size)
+        return rle_fail(RLE_INTERNAL, "an answer of %zu bytes in place of %zu", size,
+                        p->get_size);
+    if (size) memcpy(round->c.data + p->get, v.u.tensor.data, size);
+    return RLE_OK;
+}
+
+static void call_over(rle_future *f, void *self)
+{
+    rle_comm_part *part = self;
+    rle_comm_round *round = part->round;
+    piece p = piece_of(round, part->number);
+    bool good = rle_service_status(f) == RLE_FUTURE_DONE;
+    if (part->f) rle_service_release(part->f);
+    part->f = NULL;
+    part->state = PART_OVER; /* for rle_service_call, which may not have returned */
+    if (round->code || round->done) return;
+    if (!good) {
+        call_failed(round, p.owner, f);
+        return;
+    }
+    rle_status s = take_answer(round, &p, f);
+    if (s != RLE_OK) {
+        rle_comm_round_fail(round, false, s, "%s: rank %d: %s", round->title, p.owner,
+                            rle_message());
+        return;
+    }
+    round->lane[p.owner].open--;
+    next_calls(round, p.owner);
+    part_over(round, part);
+}
+
+/* Call the owner of the parts that are due. */
+static void next_calls(rle_comm_round *round, int owner)
+{
+    rle_comm_lane *lane = &round->lane[owner];
+    while (lane->open < WINDOW && lane->next < round->parts && !round->code) {
+        rle_comm_part *part = &round->part[lane->next++];
+        piece p = piece_of(round, part->number);
+        if (p.owner != owner) continue;
+        lane->open++;
+        part->state = PART_OPEN;
+        rle_future *f;
+        rle_status s = rle_comm_send(round, owner, part->number, round->c.data + p.put,
+                                     p.put_size, call_over, part, &f);
+        if (s != RLE_OK) {
+            rle_comm_round_fail(round, false, s, "%s: %s", round->title, rle_message());
+            part->state = PART_IDLE;
+        } else if (part->state == PART_OPEN) {
+            part->f = f;
+        } else {
+            rle_service_release(f);
+        }
+    }
+}
+
+/* ---- parts of our own ---- */
+
+/* Answer every call for this part. */
+static void answer(rle_comm_round *round, int64_t part, const piece *p)
+{
+    rle_encoder *e = rle_comm_answer(round->comm, round->c.data + p->get, p->get_size);
+    for (rle_comm_held **at = &round->held; *at;) {
+        rle_comm_held *h = *at;
+        if (h->part != part) {
+            at = &h->next;
+            continue;
+        }
+        *at = h->next;
+        rle_incoming *in = h->in;
+        rle_free(h);
+        /* A connection that breaks here fails other calls, but they wait for settle. */
+        rle_service_reply(in, e);
+        at = &round->held;
+    }
+}
+
+/* All calls for a part of ours are there? Then it is combined and answered. */
+static void check_part(rle_comm_round *round, uint32_t number)
+{
+    const rle_comm_group *g = round->group;
+    rle_comm_part *part = &round->part[number];
+    piece p = piece_of(round, number);
+    if (p.owner != g->rank || part->state == PART_OVER || round->code) return;
+    int there = 0;
+    for (const rle_comm_held *h = round->held; h; h = h->next) there += h->part == number;
+    if (there < g->size - 1) return;
+    const uint8_t *in[RLE_COMM_MAX_RANKS];
+    in[g->rank] = round->c.data + p.put;
+    for (const rle_comm_held *h = round->held; h; h = h->next) {
+        if (h->part != number) continue;
+        rle_comm_message m;
+        rle_status s = rle_comm_read(h->in, &m);
+        if (s != RLE_OK || m.size != p.put_size) {
+            rle_comm_round_fail(round, false, RLE_INTERNAL,
+                                "%s: rank %d has sent %zu bytes in place of %zu",
+                                round->title, h->rank, m.size, p.put_size);
+            return;
+        }
+        in[h->rank] = m.data;
+    }
+    bool gathers = round->c.kind == RLE_COMM_ALL_GATHER;
+    if (!gathers && p.put_size)
+        rle_comm_combine(round->c.op, round->c.dtype, in, g->size, p.put_size,
+                         round->c.data + p.put);
+    for (int r = 0; gathers && p.put_size && r < g->size; r++)
+        if (r != g->rank)
+            memcpy(round->c.data + (size_t)r * round->c.size, in[r], p.put_size);
+    answer(round, number, &p);
+    part_over(round, part);
+}
+
+/* ---- coming to it, calls for it ---- */
+
+/* Is it what the rank that came first calls? */
+static void compare(rle_comm_round *round, int rank, const char *title, size_t title_len,
+                    const char *spec, size_t spec_len)
+{
+    if (round->first < 0) {
+        round->first = rank;
+        snprintf(round->title, sizeof round->title, "%.*s", (int)title_len, title);
+        snprintf(round->spec, sizeof round->spec, "%.*s", (int)spec_len, spec);
+        return;
+    }
+    if (strlen(round->title) == title_len &&
+        memcmp(round->title, title, title_len) == 0 && strlen(round->spec) == spec_len &&
+        memcmp(round->spec, spec, spec_len) == 0)
+        return;
+    bool before = round->first < rank;
+    int a = before ? round->first : rank, b = before ? rank : round->first;
+    char theirs[RLE_COMM_TITLE + RLE_COMM_SPEC], ours[RLE_COMM_TITLE + RLE_COMM_SPEC];
+    snprintf(theirs, sizeof theirs, "%.*s %.*s", (int)title_len, title, (int)spec_len,
+             spec);
+    snprintf(ours, sizeof ours, "%s %s", round->title, round->spec);
+    rle_comm_round_fail(
+        round, false, RLE_INVALID_ARGUMENT,
+        "collective %llu of the group is not the same everywhere: rank %d "
+        "(worker \"%s\") calls %s, rank %d (worker \"%s\") calls %s",
+        (unsigned long long)round->number, a, worker_of(round, a), before ? ours : theirs,
+        b, worker_of(round, b), before ? theirs : ours);
+}
+
+static rle_status make_parts(rle_comm_round *round)
+{
+    const rle_comm_group *g = round->group;
+    uint32_t n = count_parts(&round->c, g->size);
+    round->part = rle_calloc(n, sizeof *round->part);
+    round->lane = rle_calloc((size_t)g->size, sizeof *round->lane);
+    if (!round->part || !round->lane)
+        return rle_oom(n * sizeof *round->part, "collective");
+    round->parts = round->left = n;
+    for (uint32_t i = 0; i < n; i++)
+        round->part[i] = (rle_comm_part){.round = round, .number = i};
+    return RLE_OK;
+}
+
+void rle_comm_round_enter(rle_comm_round *round)
+{
+    const rle_comm_group *g = round->group;
+    round->entered = true;
+    compare(round, g->rank, round->c.title, strlen(round->c.title), round->c.spec,
+            strlen(round->c.spec));
+    if (round->settled) {
+        end(round);
+        return;
+    }
+    if (!round->code && make_parts(round) != RLE_OK)
+        rle_comm_round_fail(round, false, RLE_RESOURCE_EXHAUSTED, "%s: %s", round->title,
+                            rle_message());
+    if (round->code) return;
+    round->deadline = rle_now() + round->c.timeout;
+    set_timer(round, round->deadline + GRACE, (double)round->c.timeout / RLE_SECONDS);
+    for (int r = 0; r < g->size; r++)
+        if (g->member[r].gone && !rle_service_connected(g->member[r].peer))
+            rle_comm_round_gone(round, r);
+    for (int r = 0; r < g->size; r++)
+        if (r != g->rank) next_calls(round, r);
+    /* The last part of all ends it, and with it `part`. */
+    uint32_t parts = round->parts;
+    for (uint32_t i = 0; i < parts && !round->done; i++) check_part(round, i);
+}
+
+void rle_comm_round_call(rle_comm_round *round, rle_incoming *in,
+                         const rle_comm_message *m, int64_t deadline)
+{
+    if (m->part < 0) {
+        if (!round->title[0]) /* for what is said when this rank comes to it */
+            snprintf(round->title, sizeof round->title, "%.*s", (int)m->title.n,
+                     m->title.p);
+        rle_comm_round_fail(round, true, m->code, "%.*s", (int)m->spec.n, m->spec.p);
+        rle_service_reply(in, rle_comm_answer(round->comm, NULL, 0));
+        return;
+    }
+    if (!round->code)
+        compare(round, m->rank, m->title.p, m->title.n, m->spec.p, m->spec.n);
+    if (round->settled) {
+        rle_service_fail(in, round->code, round->why);
+        return;
+    }
+    rle_comm_held *h = NULL;
+    if (has_called(round, m->rank, m->part) ||
+        (round->entered && m->part >= round->parts)) {
+        rle_service_fail(in, RLE_INVALID_ARGUMENT,
+                         "a part of a collective was sent twice");
+        return;
+    }
+    h = rle_malloc(sizeof *h);
+    if (!h) {
+        rle_comm_round_fail(round, false, RLE_RESOURCE_EXHAUSTED,
+                            "%s: out of memory at rank %d", round->title,
+                            round->group->rank);
+        rle_service_fail(in, RLE_RESOURCE_EXHAUSTED, round->why);
+        return;
+    }
+    *h = (rle_comm_held){.next = round->held,
+                         .in = in,
+                         .rank = m->rank,
+                         .part = m->part,
+                         .deadline = deadline,
+                         .timeout = m->timeout};
+    round->held = h;
+    if (deadline) set_timer(round, deadline, m->timeout);
+    if (round->entered && !round->code) check_part(round, (uint32_t)m->part);
+}
