@@ -85,6 +85,14 @@ function Observer:run_episode(agent)
 end
 ]]
 
+-- All observers have joined, which those who came first do not wait for, and play.
+local function under_way(trainer)
+  return workers.eventually(function()
+    local text = trainer:output()
+    return text:find "all there" and text:find "learned"
+  end, 60)
+end
+
 describe("a trainer that is killed and started again", function()
   it("F08: gets its observers back, and training goes on", function()
     local group = workers.group()
@@ -97,9 +105,7 @@ describe("a trainer that is killed and started again", function()
     local trainer = start(group.folder .. "/trainer.lua")
     local observers = {}
     for i = 1, n do observers[i] = group:start("obs_" .. i, OBSERVER) end
-    assert.is_true(workers.eventually(function()
-      return trainer:output():find "learned"
-    end, 60), trainer:output())
+    assert.is_true(under_way(trainer), trainer:output())
     trainer:kill(signal.SIGKILL)
     trainer:join()
     local t0 = workers.now()
@@ -279,9 +285,7 @@ describe("a trainer that is stopped", function()
     local trainer = group:run(script, "trainer")
     local observers = {}
     for i = 1, n do observers[i] = group:start("obs_" .. i, OBSERVER, QUICK) end
-    assert.is_true(workers.eventually(function()
-      return trainer:output():find "learned"
-    end, 60), trainer:output())
+    assert.is_true(under_way(trainer), trainer:output())
     trainer:kill(signal.SIGSTOP)
     local function all(text)
       return workers.eventually(function()

@@ -160,13 +160,14 @@ os.exit(3)
     rpc.make_token(file)
     assert.equal("ALREADY_EXISTS", fails(rpc.make_token, file).code)
     group:finish()
-    process.write("/tmp/rlengine-test-open-token", ("x"):rep(40))
-    process.check { "chmod", "644", "/tmp/rlengine-test-open-token" }
-    local err = fails(rpc.init, { name = "x", connect = group.address,
-      token_file = "/tmp/rlengine-test-open-token" })
-    os.remove "/tmp/rlengine-test-open-token"
-    assert.equal("UNAUTHENTICATED: token file /tmp/rlengine-test-open-token can be read by " ..
-      "others (mode 0644); chmod 600 it", tostring(err))
+    local folder = process.folder()
+    local open = folder .. "/token"
+    process.write(open, ("x"):rep(40))
+    process.check { "chmod", "644", open }
+    local err = fails(rpc.init, { name = "x", connect = group.address, token_file = open })
+    process.remove(folder)
+    assert.equal(("UNAUTHENTICATED: token file %s can be read by others (mode 0644); chmod 600 it")
+      :format(open), tostring(err))
     assert.equal("INVALID_ARGUMENT", fails(rpc.init, { name = "x", connect = group.address,
       token = "short", token_file = "y" }).code)
   end)
