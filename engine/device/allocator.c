@@ -18,6 +18,7 @@
 
 #include "base/mem.h"
 #include "base/world.h"
+#include "device/stream.h"
 
 static const size_t CACHE_FLOOR = (size_t)64 << 20;
 
@@ -177,14 +178,9 @@ void rle_device_make_room(rle_device *dev, size_t size)
 
 /* ---- blocks ---- */
 
-rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out)
+/* The current context's owner and site have it from now on. */
+static void enter(struct rle_allocator *al, size_t size, const taken *t, rle_block *out)
 {
-    struct rle_allocator *al = dev->allocator;
-    taken t;
-    if (size > (size_t)1 << 47) return rle_device_refuse(dev, size);
-    if (!from_cache(al, size, false, &t) && !from_driver(dev, size, &t) &&
-        !let_go(dev, size, &t) && !from_driver(dev, size, &t))
-        return rle_device_refuse(dev, size);
     rle_context *c = rle_context_current();
     uint32_t r = rle_ledger_row_of(&al->ledger, rle_context_site(c), c->owner);
     al->ledger.row[r].bytes += size;
@@ -193,13 +189,39 @@ rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out)
     if (al->stats.allocated > al->stats.peak) al->stats.peak = al->stats.allocated;
     al->stats.allocations++;
     al->stats.blocks++;
-    rle_device_debt += t.reserved;
-    *out = (rle_block){.data = t.data,
+    rle_device_debt += t->reserved;
+    *out = (rle_block){.data = t->data,
                        .size = size,
-                       .reserved = t.reserved,
-                       .piece = t.piece,
+                       .reserved = t->reserved,
+                       .piece = t->piece,
                        .row = r,
                        .owner = c->owner};
+}
+
+rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out)
+{
+    struct rle_allocator *al = dev->allocator;
+    taken t;
+    if (size > (size_t)1 << 47) return rle_device_refuse(dev, size);
+    if (!from_cache(al, size, false, &t) && !from_driver(dev, size, &t) &&
+        !let_go(dev, size, &t) && !from_driver(dev, size, &t))
+        return rle_device_refuse(dev, size);
+    enter(al, size, &t, out);
+    return RLE_OK;
+}
+
+rle_status rle_device_alloc_pinned(rle_device *dev, size_t size, rle_block *out)
+{
+    rle_device *cpu = rle_device_cpu();
+    rle_memory_stats *s = &cpu->allocator->stats;
+    taken t = {.reserved = size};
+    if (!dev->streams || (s->limit && s->reserved + size > s->limit) ||
+        rle_pinned_alloc(dev, size, &t.data) != RLE_OK)
+        return rle_device_alloc(cpu, size, out);
+    s->reserved += size;
+    s->from_driver++;
+    enter(cpu->allocator, size, &t, out);
+    out->pinned = dev;
     return RLE_OK;
 }
 
@@ -234,6 +256,9 @@ void rle_device_free(rle_device *dev, rle_block *block)
     if (block->piece) {
         rle_segments_give(al->segments, block->piece);
         al->stats.cached += block->reserved;
+    } else if (block->pinned) {
+        rle_pinned_free(block->pinned, block->data);
+        al->stats.reserved -= block->reserved;
     } else {
         cache_block(dev, block->data, block->reserved);
     }

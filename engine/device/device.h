@@ -212,6 +212,7 @@ typedef struct rle_block {
     size_t size;             /* bytes asked for */
     size_t reserved;         /* bytes it takes: `size` rounded up */
     struct rle_piece *piece; /* of a segment; NULL on the CPU */
+    rle_device *pinned;      /* page-locked for that device; NULL: not */
     uint32_t row;            /* where the accounting keeps its bytes */
     uint8_t owner;           /* rle_owner */
 } rle_block;
@@ -350,6 +351,10 @@ rle_status rle_device_emu_control(const char *settings);
  * the collector run (rle_device_on_pressure), the cache trimmed, and the driver asked
  * once more (counted as a retry). Then RESOURCE_EXHAUSTED (see rle_device_oom_report). */
 rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out);
+/* A block of the CPU's, and in its account, that `dev` reads and writes itself
+ * (rle_pinned_alloc). It goes back at once when it is freed. Where page-locked memory is
+ * not to be had it is a block like any other. RESOURCE_EXHAUSTED. */
+rle_status rle_device_alloc_pinned(rle_device *dev, size_t size, rle_block *out);
 void rle_device_free(rle_device *dev, rle_block *block);
 /* The block is used by work on another stream than the device's own: once freed it is
  * reused only after ready(arg) (takes over arg; a device without streams waits at once).

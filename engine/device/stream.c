@@ -116,6 +116,13 @@ void rle_pinned_free(rle_device *dev, void *p)
         free(p);
 }
 
+rle_status rle_pinned_copy_in(rle_device *dev, void *dst, const void *host, size_t size)
+{
+    if (!size) return RLE_OK;
+    if (!dev->streams) return dev->copy_in(dev, dst, host, size);
+    return dev->streams->copy_in(dev, NULL, dst, host, size);
+}
+
 /* ---- events ---- */
 
 rle_status rle_event_new(rle_device *dev, bool timed, rle_event **out)

@@ -47,6 +47,10 @@ rle_status rle_stream_copy_out(rle_stream *stream, void *host, const void *src,
  * the CPU. Aligned to 64 bytes at least. */
 rle_status rle_pinned_alloc(rle_device *dev, size_t size, void **out);
 void rle_pinned_free(rle_device *dev, void *p);
+/* A copy of such memory into a block, in the order of the device's own work and without
+ * waiting: it must stay as it is until an event recorded after this has happened. From
+ * other memory the call may wait. */
+rle_status rle_pinned_copy_in(rle_device *dev, void *dst, const void *host, size_t size);
 
 /* ---- events ---- */
 

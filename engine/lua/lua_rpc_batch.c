@@ -8,8 +8,6 @@
 #include "device/device.h"
 #include "device/stream.h"
 
-enum { KEPT_SIZES = 4 }; /* rows of a buffer that is kept, in sizes of a batch */
-
 /* All of them, and what is known of their names. */
 static rle_lua_batches *all(void)
 {
@@ -28,95 +26,6 @@ static rle_lua_batch *find(uint64_t object, const char *method, uint64_t name)
         if (b->object == object && !b->retired && strcmp(b->method, method) == 0)
             return b;
     return NULL;
-}
-
-/* ---- buffers ---- */
-
-static void buffer_free(rle_batch_buffer *buffer)
-{
-    for (int i = 0; i < RLE_BATCH_INPUTS; i++) {
-        rle_tensor_release(buffer->host[i]);
-        rle_tensor_release(buffer->device[i]);
-    }
-    rle_writer_fini(&buffer->values);
-    rle_free(buffer->results);
-    rle_free(buffer);
-}
-
-static rle_status allocate(const rle_lua_batch *b, rle_batch_buffer *buffer)
-{
-    for (int i = 0; i < b->inputs; i++) {
-        const rle_array *row = &b->input[i].row;
-        int64_t shape[RLE_MAX_DIMS];
-        if (b->input[i].any) continue;
-        shape[0] = (int64_t)buffer->capacity;
-        memcpy(shape + 1, row->shape, sizeof shape - sizeof shape[0]);
-        RLE_TRY(rle_tensor_new(rle_device_cpu(), row->dtype, row->ndim + 1, shape,
-                               &buffer->host[i]));
-        if (b->device == rle_device_cpu()) continue;
-        RLE_TRY(rle_tensor_new(b->device, row->dtype, row->ndim + 1, shape,
-                               &buffer->device[i]));
-    }
-    return RLE_OK;
-}
-
-/* What a caller brought beyond that is not kept for the next batch. */
-static bool fits(const rle_lua_batch *b, size_t capacity)
-{
-    return capacity / KEPT_SIZES <= b->size;
-}
-
-rle_batch_buffer *rle_batch_buffer_new(rle_lua_batch *b, size_t capacity)
-{
-    while (b->spare) {
-        rle_batch_buffer *buffer = b->spare;
-        b->spare = buffer->next;
-        b->spares--;
-        if (buffer->capacity >= capacity) return buffer;
-        buffer_free(buffer);
-    }
-    rle_batch_buffer *buffer = rle_calloc(1, sizeof *buffer);
-    if (!buffer) {
-        rle_oom(sizeof *buffer, "batch");
-        return NULL;
-    }
-    if (capacity < b->capacity) capacity = b->capacity;
-    buffer->capacity = capacity;
-    if (fits(b, capacity)) b->capacity = capacity;
-    rle_writer_init(&buffer->values);
-    rle_context *c = rle_context_current();
-    uint8_t owner = c->owner;
-    c->owner = RLE_OWNER_RPC;
-    rle_status s = allocate(b, buffer);
-    c->owner = owner;
-    if (s == RLE_OK) return buffer;
-    buffer_free(buffer);
-    return NULL;
-}
-
-/* Does anybody but the buffer hold its memory? */
-bool rle_batch_buffer_held(const rle_lua_batch *b, const rle_batch_buffer *buffer)
-{
-    for (int i = 0; i < b->inputs; i++) {
-        const rle_tensor *host = buffer->host[i], *device = buffer->device[i];
-        if (host && (host->storage->refs > 1 || host->refs > 1)) return true;
-        if (device && (device->storage->refs > 1 || device->refs > 1)) return true;
-    }
-    return false;
-}
-
-void rle_batch_buffer_done(rle_lua_batch *b, rle_batch_buffer *buffer)
-{
-    if (b->spares >= RLE_BATCH_SPARE || !fits(b, buffer->capacity) ||
-        rle_batch_buffer_held(b, buffer)) {
-        buffer_free(buffer);
-        return;
-    }
-    buffer->end = 0;
-    rle_writer_reset(&buffer->values, 64 << 10);
-    buffer->next = b->spare;
-    b->spare = buffer;
-    b->spares++;
 }
 
 /* ---- batches ---- */
@@ -138,11 +47,11 @@ static void batch_free(lua_State *L, rle_lua_batch *b)
 {
     unlink_batch(b);
     rle_batch_free(rle_lua_rpc_state.rpc, b->core);
-    if (b->filling) buffer_free(b->filling);
+    if (b->filling) rle_batch_buffer_free(b->filling);
     while (b->spare) {
         rle_batch_buffer *buffer = b->spare;
         b->spare = buffer->next;
-        buffer_free(buffer);
+        rle_batch_buffer_free(buffer);
     }
     luaL_unref(L, LUA_REGISTRYINDEX, b->spec_ref);
     rle_free(b->kept.list);
@@ -317,7 +226,7 @@ static rle_status new_room(rle_lua_batch *b, size_t rows)
     rle_batch_buffer *old = b->filling;
     b->filling = NULL;
     /* It is too small, or messages are still being received into it. */
-    if (old) buffer_free(old);
+    if (old) rle_batch_buffer_free(old);
     b->filling = rle_batch_buffer_new(b, rows > b->size ? rows : b->size);
     return b->filling ? RLE_OK : RLE_RESOURCE_EXHAUSTED;
 }

@@ -3,6 +3,7 @@
  *
  *   lua_rpc_batch.c       which calls are batched, and whose rows their arguments become
  *   lua_rpc_batch_args.c  are the arguments what the function takes?
+ *   lua_rpc_rows.c        buffers of rows, and their copies where the function runs
  *   lua_rpc_flush.c       a batch through Lua, and its results back to the callers
  *
  * For each batched function, and each object with a batched method, that was called there
@@ -21,6 +22,7 @@
 
 #include "lua/lua_rpc.h"
 
+#include "device/stream.h"
 #include "rpc/batch.h"
 #include "tensor/tensor.h"
 
@@ -38,8 +40,9 @@ typedef struct rle_batch_input {
 typedef struct rle_batch_buffer {
     struct rle_batch_buffer *next;
     rle_tensor *host[RLE_BATCH_INPUTS]; /* [capacity, row...]; NULL for `any` */
-    rle_tensor
-        *device[RLE_BATCH_INPUTS]; /* their copies where the function runs, or NULL */
+    rle_tensor *device[RLE_BATCH_INPUTS]; /* their copies where the function runs; NULL on
+                                             the CPU and while there is none */
+    rle_event *copied;             /* the device has read the rows; NULL on the CPU */
     rle_writer values;             /* of `any`, as they came */
     size_t capacity, end;          /* rows; those given away so far */
     uint8_t *results;              /* results of a device, in host memory */
@@ -112,8 +115,15 @@ void rle_lua_batch_drop_all(lua_State *L); /* this worker stops */
 void rle_lua_batch_counters(lua_State *L, const rle_rpc_counters *c);
 
 rle_batch_buffer *rle_batch_buffer_new(rle_lua_batch *b, size_t capacity); /* or NULL */
+void rle_batch_buffer_free(rle_batch_buffer *buffer);
+/* Its batch is over: it is kept for another one, or freed. */
 void rle_batch_buffer_done(rle_lua_batch *b, rle_batch_buffer *buffer);
+/* Does anybody but the buffer hold its rows? */
 bool rle_batch_buffer_held(const rle_lua_batch *b, const rle_batch_buffer *buffer);
+/* The first `rows` rows of input i as a new view, where the function runs: they are sent
+ * there, and stay as they are until the device has read them. */
+rle_status rle_batch_buffer_rows(rle_lua_batch *b, rle_batch_buffer *buffer, int i,
+                                 size_t rows, rle_tensor **out);
 /* Frees a retired batch when nothing of it is left. */
 void rle_lua_batch_settle(lua_State *L, rle_lua_batch *b);
 

@@ -202,23 +202,11 @@ static rle_lua_flush *check_flush(lua_State *L)
     return h->flush;
 }
 
-static rle_status view_rows(rle_tensor *base, size_t rows, rle_tensor **out)
-{
-    rle_array a = base->a;
-    a.shape[0] = (int64_t)rows;
-    return rle_tensor_view(base, &a, out);
-}
-
 /* The rows of an input, where the function runs. */
 static void push_rows(lua_State *L, const rle_lua_flush *f, int i)
 {
-    rle_tensor *host = f->buffer->host[i], *device = f->buffer->device[i];
     rle_tensor **slot = rle_lua_new_tensor(L);
-    rle_lua_check(L, view_rows(device ? device : host, f->calls.rows, slot));
-    if (device)
-        rle_lua_check(L, rle_tensor_write_host(*slot, host->a.dtype, host->a.data));
-    else
-        host->storage->version++;
+    rle_lua_check(L, rle_batch_buffer_rows(f->batch, f->buffer, i, f->calls.rows, slot));
 }
 
 /* Lists of the `any` inputs, one value for each call; pushed in the inputs' order, with

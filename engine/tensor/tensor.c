@@ -47,11 +47,14 @@ static void storage_release(rle_storage *s)
     pool_give(&storage_pool, s);
 }
 
-static rle_status storage_new(rle_device *dev, size_t size, rle_storage **out)
+/* `pinned`: of the CPU, but read by `dev` itself. */
+static rle_status storage_new(rle_device *dev, bool pinned, size_t size,
+                              rle_storage **out)
 {
     rle_storage *s = pool_take(&storage_pool, sizeof *s);
     if (!s) return rle_oom(sizeof *s, "storage");
-    rle_status status = rle_device_alloc(dev, size, &s->block);
+    rle_status status = pinned ? rle_device_alloc_pinned(dev, size, &s->block)
+                               : rle_device_alloc(dev, size, &s->block);
     if (status != RLE_OK) {
         pool_give(&storage_pool, s);
         return status;
@@ -59,7 +62,7 @@ static rle_status storage_new(rle_device *dev, size_t size, rle_storage **out)
     s->refs = 1;
     s->version = 0;
     s->graph_holds = 0;
-    s->device = dev;
+    s->device = pinned ? rle_device_cpu() : dev;
     *out = s;
     return RLE_OK;
 }
@@ -96,8 +99,8 @@ size_t rle_tensor_count(void)
     return live_tensors;
 }
 
-rle_status rle_tensor_new(rle_device *dev, rle_dtype dtype, int ndim,
-                          const int64_t *shape, rle_tensor **out)
+static rle_status tensor_new(rle_device *dev, bool pinned, rle_dtype dtype, int ndim,
+                             const int64_t *shape, rle_tensor **out)
 {
     if (ndim < 0 || ndim > RLE_MAX_DIMS)
         return rle_fail(RLE_INVALID_ARGUMENT,
@@ -117,7 +120,7 @@ rle_status rle_tensor_new(rle_device *dev, rle_dtype dtype, int ndim,
         return rle_fail(RLE_INVALID_ARGUMENT, "the sizes multiply beyond 2^63 bytes");
     rle_tensor *t;
     RLE_TRY(tensor_blank(&t));
-    rle_status status = storage_new(dev, bytes, &t->storage);
+    rle_status status = storage_new(dev, pinned, bytes, &t->storage);
     if (status != RLE_OK) {
         rle_tensor_release(t);
         return status;
@@ -129,6 +132,18 @@ rle_status rle_tensor_new(rle_device *dev, rle_dtype dtype, int ndim,
     rle_array_set_contiguous(&t->a);
     *out = t;
     return RLE_OK;
+}
+
+rle_status rle_tensor_new(rle_device *dev, rle_dtype dtype, int ndim,
+                          const int64_t *shape, rle_tensor **out)
+{
+    return tensor_new(dev, false, dtype, ndim, shape, out);
+}
+
+rle_status rle_tensor_new_pinned(rle_device *dev, rle_dtype dtype, int ndim,
+                                 const int64_t *shape, rle_tensor **out)
+{
+    return tensor_new(dev, true, dtype, ndim, shape, out);
 }
 
 rle_status rle_tensor_zeros(rle_device *dev, rle_dtype dtype, int ndim,

@@ -47,6 +47,10 @@ rle_status rle_tensor_new(rle_device *dev, rle_dtype dtype, int ndim, const int6
 /* As above, with every element 0. */
 rle_status rle_tensor_zeros(rle_device *dev, rle_dtype dtype, int ndim, const int64_t *shape,
                             rle_tensor **out);
+/* As rle_tensor_new on the CPU, in memory that `dev` reads and writes itself
+ * (rle_device_alloc_pinned). */
+rle_status rle_tensor_new_pinned(rle_device *dev, rle_dtype dtype, int ndim,
+                                 const int64_t *shape, rle_tensor **out);
 /* A copy of `data`, row-major in host memory. */
 rle_status rle_tensor_from_host(rle_device *dev, rle_dtype dtype, int ndim,
                                 const int64_t *shape, const void *data, rle_tensor **out);

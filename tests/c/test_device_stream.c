@@ -134,6 +134,68 @@ static void streams_copy_in_the_order_that_events_say(void **state)
     }
 }
 
+static rle_memory_stats cpu_stats(void)
+{
+    rle_memory_stats s;
+    rle_device_memory(cpu, &s);
+    return s;
+}
+
+/* Rows that are received for the device: in the CPU's account, copied without waiting,
+ * and given back at once. */
+static void pinned_blocks_are_the_cpus_and_read_by_the_device(void **state)
+{
+    (void)state;
+    enum { SIZE = 300000 };
+    static unsigned char out[SIZE];
+    FOR_EACH_MODE(m)
+    {
+        for (int d = 0; d < 2; d++) {
+            rle_device *device = both()[d];
+            rle_memory_stats before = cpu_stats();
+            rle_block rows, b = block_of(device, SIZE);
+            rle_event *read;
+            ok(rle_event_new(device, false, &read));
+            ok(rle_device_alloc_pinned(device, SIZE, &rows));
+            assert_true((rows.pinned != NULL) == (device == dev));
+            rle_memory_stats held = cpu_stats();
+            size_t taken = SIZE + (device == cpu ? SIZE : 0);
+            assert_int_equal(held.allocated - before.allocated, taken);
+            assert_true(held.reserved - held.cached - (before.reserved - before.cached) >=
+                        taken);
+            for (unsigned round = 0; round < 3; round++) {
+                ok(rle_event_synchronize(read));
+                fill_bytes(rows.data, SIZE, round);
+                ok(rle_pinned_copy_in(device, b.data, rows.data, SIZE));
+                ok(rle_event_record(read, NULL));
+                if (round < 2) continue;
+                ok(device->copy_out(device, out, b.data, SIZE));
+                assert_memory_equal(out, rows.data, SIZE);
+            }
+            ok(rle_pinned_copy_in(device, b.data, rows.data, 0));
+            rle_device_free(cpu, &rows);
+            rle_device_free(device, &b);
+            rle_event_free(read);
+            rle_memory_stats after = cpu_stats();
+            assert_int_equal(after.allocated, before.allocated);
+            assert_int_equal(after.blocks, before.blocks);
+            assert_int_equal(after.reserved - after.cached,
+                             before.reserved - before.cached);
+        }
+    }
+    /* At the CPU's limit, and where the driver has none, an ordinary block is tried. */
+    rle_block rows;
+    rle_device_set_limit(cpu, 1);
+    rle_device_empty_cache(cpu);
+    assert_int_equal(rle_device_alloc_pinned(dev, SIZE, &rows), RLE_RESOURCE_EXHAUSTED);
+    rle_device_set_limit(cpu, 0);
+    if (dev->type != RLE_DEVICE_EMU) return;
+    ok(rle_device_emu_control("fail_host=1"));
+    ok(rle_device_alloc_pinned(dev, SIZE, &rows));
+    assert_null(rows.pinned);
+    rle_device_free(cpu, &rows);
+}
+
 static void events_take_the_time(void **state)
 {
     (void)state;
@@ -445,6 +507,7 @@ int main(void)
         cmocka_unit_test(copies_of_any_size_arrive),
         cmocka_unit_test(a_slot_is_not_reused_before_it_was_read),
         cmocka_unit_test(streams_copy_in_the_order_that_events_say),
+        cmocka_unit_test(pinned_blocks_are_the_cpus_and_read_by_the_device),
         cmocka_unit_test(events_take_the_time),
         cmocka_unit_test(devices_are_not_mixed),
         cmocka_unit_test(a_block_in_use_is_not_given_away),
