@@ -142,8 +142,7 @@ emulated_suites() {
     fail "the emulated device was not built"
     return
   fi
-  for file in tests/integration/{experiment,rpc_calls,rpc_workers,env,safetensors}_spec.lua \
-    tests/ops/*_spec.lua tests/unit/*/*_spec.lua; do
+  for file in $(tests/support/device_specs.sh); do
     suite "emu/${file#tests/}" 300 env RLENGINE_TEST_DEVICE=emu \
       build/rlengine tests/support/run_busted.lua -o TAP "$file"
   done

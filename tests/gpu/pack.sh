@@ -20,13 +20,17 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DRLE_CUDA=ON \
   '-DCMAKE_BUILD_RPATH=$ORIGIN/libraries;$ORIGIN/../libraries' \
   -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags
 # shellcheck disable=SC2086
-cmake --build "$build" --target rlengine rlengine_cuda bench_device ${tests//.c/}
+cmake --build "$build" --target rlengine rlengine_cuda rlengine_emu bench_device ${tests//.c/}
 
 rm -rf "$folder"
 mkdir -p "$folder"/{lib/rlengine,tests,bench,libraries,lua}
 cp "$build/rlengine" "$folder"
 cp "$build/bench/bench_device" "$folder/bench"
-cp "$build/lib/rlengine/rlengine_cuda.so" "$folder/lib/rlengine"
+cp "$build"/lib/rlengine/rlengine_{cuda,emu}.so "$folder/lib/rlengine"
+nvcc=$(sed -n 's/^RLE_NVCC:[A-Z]*=//p' "$build/CMakeCache.txt")
+arch=${gpus%%[;-]*}
+"$nvcc" -std=c++17 -O2 -arch=sm_"${arch:-80}" -shared -Xcompiler=-fPIC -Itests/bench \
+  -o "$folder/bench/cuda_baseline.so" tests/bench/cuda_baseline.cu
 for test in $tests; do cp "$build/tests/${test%.c}" "$folder/tests"; done
 strip -g "$folder/rlengine" "$folder"/bench/* "$folder"/tests/*
 

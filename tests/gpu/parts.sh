@@ -12,7 +12,7 @@ mkdir -p "$results"
 suites() {
   local at_a_time=$(($(nproc) / 2))
   [ "$at_a_time" -ge 1 ] || at_a_time=1
-  [ "$at_a_time" -le 4 ] || at_a_time=4
+  [ "$at_a_time" -le 8 ] || at_a_time=8
   tee "$results/plan" | tr '\t' '\n' | xargs -d '\n' -n 3 -P "$at_a_time" bash -c '
     IFS=" " read -ra command <<<"$3"
     exec tests/support/run_suite.sh "$0" "$1" "$2" "${command[@]}"' "$results"
@@ -22,6 +22,12 @@ suites() {
       if (NR < planned) { f += planned - NR; printf "%d of %d suites ran\n", NR, planned }
       printf "result: %d passed, %d failed%s\n", p, f, s ? ", " s " skipped" : ""
       exit f > 0 || p == 0 }' "$results/counts"
+}
+
+# What measures: a little where little is wanted, or where it is an emulation, which would take
+# hours over the rest.
+measures_little() {
+  [ "$GPU_QUICK" -eq 1 ] || [ "$GPU_IS_REAL" -eq 0 ]
 }
 
 # The first of what is listed, when little is wanted.
@@ -36,36 +42,35 @@ c_tests() {
 
 device_tests() {
   c_tests | while read -r name; do
-    printf '%s\t30\tenv CMOCKA_MESSAGE_OUTPUT=TAP %s/tests/%s\n' "$name" "$GPU_BUILD" "$name"
+    printf '%s\t'"$GPU_SUITE"'\tenv CMOCKA_MESSAGE_OUTPUT=TAP %s/tests/%s\n' "$name" "$GPU_BUILD" "$name"
   done | suites
 }
 
 lua_tests() {
-  # Left out: what builds the engine, looks at this script, or is a part of its own.
-  find tests/unit tests/integration tests/learning -name '*_spec.lua' ! -name module_spec.lua \
-    ! -name oom_story_spec.lua | LC_ALL=C sort |
+  tests/support/device_specs.sh |
     if [ "$GPU_QUICK" -eq 1 ]; then grep tensor_spec; else cat; fi |
     while read -r file; do
-      printf '%s\t60\t%s/rlengine tests/support/run_busted.lua -o TAP %s\n' \
+      printf '%s\t'"$GPU_SUITE"'\t%s/rlengine tests/support/run_busted.lua -o TAP %s\n' \
         "${file#tests/}" "$GPU_BUILD" "$file"
     done | suites
 }
 
 benchmarks() {
-  local baseline=$GPU_WORK/cuda_baseline.so options=()
-  [ "$GPU_QUICK" -eq 0 ] || options+=(--quick)
-  if [ -n "$GPU_NVCC" ]; then
+  local baseline=$GPU_BUILD/bench/cuda_baseline.so options=()
+  ! measures_little || options+=(--quick)
+  if [ ! -e "$baseline" ]; then # else packed with the rest
+    baseline=$GPU_WORK/cuda_baseline.so
     # Also where no GPU is: that it builds is worth knowing.
-    "$GPU_NVCC" -std=c++17 -O2 -arch=sm_"${GPU_CC:-80}" -shared -Xcompiler=-fPIC -Itests/bench \
-      -o "$baseline" tests/bench/cuda_baseline.cu || return 1
-    [ "$GPU_IS_REAL" -eq 0 ] || options+=(--baseline "$baseline")
+    [ -z "$GPU_NVCC" ] || "$GPU_NVCC" -std=c++17 -O2 -arch=sm_"${GPU_CC:-80}" -shared \
+      -Xcompiler=-fPIC -Itests/bench -o "$baseline" tests/bench/cuda_baseline.cu || return 1
   fi
+  [ "$GPU_IS_REAL" -eq 0 ] || [ ! -e "$baseline" ] || options+=(--baseline "$baseline")
   "$GPU_BUILD/bench/bench_device" "$GPU_DEVICE" "${options[@]}"
 }
 
 policies() {
   local options=(--device="$GPU_DEVICE")
-  [ "$GPU_QUICK" -eq 0 ] || options+=(--quick)
+  ! measures_little || options+=(--quick)
   if [ "$GPU_IS_REAL" -eq 1 ] && "$GPU_PYTHON" -c 'import torch' 2>/dev/null; then
     options+=(--torch="$GPU_PYTHON")
   else
@@ -78,7 +83,7 @@ policies() {
 story() {
   local watch='' code
   [ "$GPU_QUICK" -eq 0 ] || { echo "a rehearsal; it is a test of its own"; return 3; }
-  if [ "$GPU_IS_REAL" -eq 1 ]; then
+  if [ "$GPU_IS_REAL" -eq 1 ] && command -v nvidia-smi >/dev/null; then
     nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits |
       sed 's/^/nvidia-smi before: /; s/$/ MiB in use on the GPU/'
     while sleep 0.5; do

