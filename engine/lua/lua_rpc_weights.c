@@ -140,13 +140,19 @@ static int weights_publish(lua_State *L)
     rle_lua_rpc *s = &rle_lua_rpc_state;
     if (s->encoding) rle_lua_fail(L, RLE_FAILED_PRECONDITION, "publish inside a finalizer");
     size_t count = lua_rawlen(L, 3), total = 0;
-    for (size_t i = 0; i < count; i++) total += rle_align64(bytes_of(tensor_at(L, 3, i)));
+    bool plain = true; /* nothing can go wrong with copying them */
+    for (size_t i = 0; i < count; i++) {
+        const rle_tensor *t = tensor_at(L, 3, i);
+        total += rle_align64(bytes_of(t));
+        plain = plain && rle_tensor_is_contiguous(t) &&
+                rle_tensor_device(t)->type == RLE_DEVICE_CPU;
+    }
     if (!total) rle_lua_fail(L, RLE_INVALID_ARGUMENT, "there is nothing in these weights");
     rle_publication_info info;
     rle_publication_look(p, &info);
     uint8_t *to;
     rle_lua_check(L, encode_version(L, &s->encoder, info.version + 1, count, total));
-    rle_lua_check(L, rle_publication_stage(p, &s->encoder, &to));
+    rle_lua_check(L, rle_publication_stage(p, &s->encoder, plain, &to));
     for (size_t i = 0; i < count; i++) {
         rle_tensor *t = tensor_at(L, 3, i);
         size_t size = bytes_of(t);
@@ -304,7 +310,13 @@ static int follow_take(lua_State *L)
     rle_lua_enter(L);
     rle_follower *fo = check_handle(L, FOLLOWER_MAGIC);
     size_t count = lua_rawlen(L, 3), total = 0;
-    for (size_t i = 0; i < count; i++) total += rle_align64(bytes_of(tensor_at(L, 3, i)));
+    bool plain = true; /* nothing can go wrong with copying them */
+    for (size_t i = 0; i < count; i++) {
+        const rle_tensor *t = tensor_at(L, 3, i);
+        total += rle_align64(bytes_of(t));
+        plain = plain && rle_tensor_is_contiguous(t) &&
+                rle_tensor_device(t)->type == RLE_DEVICE_CPU;
+    }
     rle_msg m;
     rle_decoder d;
     rle_value v;

@@ -131,17 +131,17 @@ void rle_publication_close(rle_publication *p)
     rle_rpc_leave(rpc);
 }
 
-/* A body of that size that nobody reads: the spare one, or the newest when it is not under way;
- * else a new one. */
-static rle_status body_to_fill(rle_publication *p, size_t size, rle_body **out)
+/* A body of that size that nobody reads: the spare one, or the newest when it is not under way
+ * and may go; else a new one. */
+static rle_status body_to_fill(rle_publication *p, size_t size, bool newest_may_go,
+                               rle_body **out)
 {
     if (p->spare && p->spare->size != size) {
         free_body(p->spare);
         p->spare = NULL;
     }
-    rle_body **old = p->spare                                      ? &p->spare
-                     : p->newest && p->newest->refs == 1 && p->newest->size == size ? &p->newest
-                                                                                    : NULL;
+    bool idle = p->newest && p->newest->refs == 1 && p->newest->size == size;
+    rle_body **old = p->spare ? &p->spare : idle && newest_may_go ? &p->newest : NULL;
     if (old) {
         *out = *old;
         (*out)->refs = 1;
@@ -154,13 +154,14 @@ static rle_status body_to_fill(rle_publication *p, size_t size, rle_body **out)
     return RLE_OK;
 }
 
-rle_status rle_publication_stage(rle_publication *p, const rle_encoder *e, uint8_t **tensor)
+rle_status rle_publication_stage(rle_publication *p, const rle_encoder *e, bool certain,
+                                 uint8_t **tensor)
 {
     size_t size = rle_encoder_body_size(e), values = rle_encoder_values_size(e);
     rle_rpc_enter(p->rpc);
     rle_body_release(p->staged);
     p->staged = NULL;
-    rle_status s = body_to_fill(p, size, &p->staged);
+    rle_status s = body_to_fill(p, size, certain, &p->staged);
     rle_rpc_leave(p->rpc);
     if (s != RLE_OK) return s;
     memcpy(p->staged->data, e->w.data + RLE_FRAME_HEADER, values);

@@ -211,7 +211,7 @@ static void scene_weights(scene *s)
         rle_encode_integer(&e, version + 1);
         if (rle_encode_tensor(&e, &array, NULL) == RLE_OK &&
             rle_encoder_status(&e) == RLE_OK &&
-            rle_publication_stage(s->weights, &e, &tensor) == RLE_OK) {
+            rle_publication_stage(s->weights, &e, true, &tensor) == RLE_OK) {
             memset(tensor, 1, LONG);
             rle_publication_commit(s->weights);
         }

@@ -3,8 +3,8 @@
 #include "figure.h"
 #include "rpc_pair.h"
 
-/* Publish a version of n bytes, all of them its number. */
-static uint64_t publish(rle_publication *p, size_t n)
+/* The next version, of n bytes, all of them its number. */
+static void stage(rle_publication *p, size_t n, bool certain)
 {
     rle_publication_info info;
     rle_publication_look(p, &info);
@@ -18,9 +18,14 @@ static uint64_t publish(rle_publication *p, size_t n)
     rle_array_set_contiguous(&a);
     assert_int_equal(rle_encode_tensor(&e, &a, NULL), RLE_OK);
     uint8_t *to = NULL;
-    assert_int_equal(rle_publication_stage(p, &e, &to), RLE_OK);
+    assert_int_equal(rle_publication_stage(p, &e, certain, &to), RLE_OK);
     memset(to, (int)(info.version + 1) & 0xff, n);
     rle_encoder_fini(&e);
+}
+
+static uint64_t publish(rle_publication *p, size_t n)
+{
+    stage(p, n, true);
     return rle_publication_commit(p);
 }
 
@@ -147,6 +152,35 @@ static void nothing_is_allocated_for_later_versions(void **state)
     assert_int_equal(open_fds(), fds);
     figure("B21", "400 versions of 1 MiB to one follower: %+ld bytes held after the 10th",
            (long)(rle_mem_bytes() - bytes));
+    free_pair(&p);
+}
+
+/* Copying a version failed half-way: who comes gets the one before it, whole; and nothing piles
+ * up. */
+static void a_version_that_was_not_finished_changes_nothing(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    size_t n = 1 << 20;
+    rle_publication *w = open_weights(p.a, "policy", "");
+    publish(w, n);
+    size_t bytes = rle_mem_bytes();
+    for (int i = 0; i < 5; i++) {
+        stage(w, n, false);
+        assert_true(rle_mem_bytes() <= bytes + n + 4096);
+    }
+    rle_follower *fo = follow(p.b, p.to_a, "policy");
+    assert_int_equal(arrives(&p, fo, n), 1);
+    stage(w, n, false);
+    assert_int_equal(rle_publication_commit(w), 2);
+    assert_int_equal(arrives(&p, fo, n), 2);
+    stage(w, 2 * n, false);
+    stage(w, n, true);
+    assert_int_equal(rle_publication_commit(w), 3);
+    assert_int_equal(arrives(&p, fo, n), 3);
+    rle_publication_info info;
+    rle_publication_look(w, &info);
+    assert_true(info.bodies <= 2);
     free_pair(&p);
 }
 
@@ -511,6 +545,7 @@ int main(void)
         TEST(a_version_arrives_whether_it_or_the_follower_came_first),
         TEST(overtaken_versions_are_skipped),
         TEST(nothing_is_allocated_for_later_versions),
+        TEST(a_version_that_was_not_finished_changes_nothing),
         TEST(followers_share_one_body),
         TEST(calls_pass_a_version),
         TEST(a_lost_worker_gets_the_newest_when_it_is_back),

@@ -41,7 +41,7 @@ static void publish(rle_publication *p, int64_t version)
     rle_encode_result_head(&e, 2);
     rle_encode_integer(&e, version);
     assert_int_equal(rle_encode_tensor(&e, &a, NULL), RLE_OK);
-    assert_int_equal(rle_publication_stage(p, &e, &to), RLE_OK);
+    assert_int_equal(rle_publication_stage(p, &e, true, &to), RLE_OK);
     memset(to, (int)version, sizeof bytes);
     rle_publication_commit(p);
     rle_encoder_fini(&e);
