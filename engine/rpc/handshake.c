@@ -542,7 +542,7 @@ void rle_handshake_secure(rle_conn *conn)
         rle_handshake_broken(conn, s);
         return;
     }
-    rle_conn_arm_write(conn, rle_conn_unsent(conn));
+    rle_conn_arm_write(conn, rle_conn_unsent(conn) > 0);
     if (!done) return;
     conn->state = RLE_CONN_GREETING;
     if (conn->initiator) greet(conn);

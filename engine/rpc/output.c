@@ -237,7 +237,7 @@ void rle_conn_flush(rle_conn *conn)
         conn->out_begin = conn->out_end = 0;
     }
     if (waiting <= RLE_OUT_SOFT) conn->out_over_since = 0;
-    rle_conn_arm_write(conn, more || rle_conn_unsent(conn));
+    rle_conn_arm_write(conn, more || rle_conn_unsent(conn) > 0);
 }
 
 rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)

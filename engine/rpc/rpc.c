@@ -77,9 +77,10 @@ static void check_conn(rle_conn *conn, int64_t now)
         rle_conn_close(conn, "not reading: 8 MiB or more waited for 10.0 s", false);
         return;
     }
-    /* It may talk, and take nothing of what we say. */
-    if (!conn->write_armed || conn->bytes_out != conn->out_seen) {
-        conn->out_seen = conn->bytes_out;
+    /* It may talk, and take nothing of what we say. What the transport keeps has not gone. */
+    uint64_t gone = conn->bytes_out - rle_conn_unsent(conn);
+    if (!conn->write_armed || gone != conn->out_seen) {
+        conn->out_seen = gone;
         conn->out_still = now;
     } else if (now - conn->out_still > RLE_OUT_PATIENCE &&
                now - conn->out_still > rpc->o.peer_timeout) {

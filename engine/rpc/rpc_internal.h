@@ -220,7 +220,7 @@ struct rle_conn {
     bool deaf;              /* nobody reads what we write; the end is still to be read */
     bool unread;            /* in rpc->unread: the transport may hold bytes back */
     int64_t out_over_since; /* when more than RLE_OUT_SOFT began to wait; 0 = not */
-    uint64_t out_seen;      /* bytes_out at `out_still`: something waits since, and none goes */
+    uint64_t out_seen;      /* gone at `out_still`: something waits since, and none goes */
     int64_t out_still;
 
     /* calls we make */
@@ -473,10 +473,10 @@ void rle_conn_drop_output(rle_conn *conn); /* whatever waits to be written */
 void rle_conn_flush(rle_conn *conn);
 /* Hear, or do not, when the socket has room. */
 void rle_conn_arm_write(rle_conn *conn, bool on);
-static inline bool rle_conn_unsent(const rle_conn *conn)
+static inline size_t rle_conn_unsent(const rle_conn *conn)
 {
     const rle_transport *t = &conn->transport;
-    return t->ops->unsent && t->ops->unsent(t);
+    return t->ops->unsent ? t->ops->unsent(t) : 0;
 }
 /* A read or write failed with errno `why`. */
 void rle_conn_broken(rle_conn *conn, int why);

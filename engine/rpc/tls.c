@@ -257,9 +257,10 @@ static bool tls_pending(const rle_transport *t)
     return ((const rle_tls_conn *)t->self)->more;
 }
 
-static bool tls_unsent(const rle_transport *t)
+static size_t tls_unsent(const rle_transport *t)
 {
-    return ((const rle_tls_conn *)t->self)->out_len > 0;
+    const rle_tls_conn *c = t->self;
+    return c->out_len - c->out_sent;
 }
 
 static rle_status tls_failure(const rle_transport *t)

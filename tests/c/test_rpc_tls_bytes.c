@@ -6,6 +6,7 @@
 
 #include "base/fault.h"
 #include "figure.h"
+#include "shifted_clock.h"
 #include "tls_certificates.h"
 
 static const rle_tls_options psk = {.psk = true, .unix_too = true};
@@ -379,6 +380,72 @@ static void what_waits_for_room_goes_out_by_itself(void **state)
     rle_rpc_free(b);
 }
 
+/* A quarter of a second passes; what the worker says has no part in this. */
+static void quarter_later(rle_rpc *rpc, rle_peer *peer)
+{
+    clock_ahead += RLE_SECONDS / 4;
+    rle_rpc_enter(rpc);
+    if (peer->conn) peer->conn->heard = rle_now();
+    rle_timers_fire(&rpc->loop);
+    rle_rpc_leave(rpc);
+    turn(rpc, NULL);
+}
+
+/* All of a message is encrypted and waits for room in the socket. Whoever reads it, however
+ * slowly, is not taken for one that does not read. */
+static void a_slow_reader_is_not_dropped(void **state)
+{
+    (void)state;
+    enum { SIZE = 100000, SECONDS = 30 };
+    char address[128], *text = calloc(1, SIZE);
+    net n;
+    net_open(&n, address, sizeof address);
+    clock_ahead = 0;
+    rle_clock clock = {shifted, NULL};
+    rle_clock_set(&clock);
+    rle_rpc_options o = {.tls = &psk, .heartbeat = 2 * RLE_SECONDS};
+    rle_rpc *a = worker("a", &o), *b = worker("b", &o);
+    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+    rle_peer *peer = rle_rpc_peer(b, "a");
+    const char *addresses[] = {address};
+    rle_peer_hint(b, peer, addresses, 1);
+    rle_future *f = call(b, peer, "f", 1);
+    for (int i = 0; i < 20000 && rle_future_status(b, f) == RLE_FUTURE_PENDING; i++) {
+        turn(a, b);
+        net_turn(&n, SIZE_MAX);
+        serve_one(a);
+    }
+    rle_future_release(b, f);
+    int room = 4096; /* of the socket: little of it is taken at a time */
+    setsockopt(peer->conn->transport.fd, SOL_SOCKET, SO_SNDBUF, &room, sizeof room);
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "f", 2);
+    rle_encode_integer(&e, 1);
+    rle_encode_string(&e, text, SIZE);
+    f = call_with(b, peer, "f", &e, 300 * RLE_SECONDS, true);
+    rle_encoder_fini(&e);
+    free(text);
+    uint64_t out = peer->conn->bytes_out;
+    assert_true(out > SIZE);
+    for (int i = 0; i < 4 * SECONDS && rle_peer_connected(b, peer); i++) {
+        if (i % 4 == 0) net_pass(&n, n.client, n.server, 3000);
+        quarter_later(b, peer);
+    }
+    assert_true(rle_peer_connected(b, peer));
+    assert_int_equal(peer->conn->bytes_out, out);
+    assert_true(rle_conn_unsent(peer->conn) > 0);
+    /* And whoever reads no more is. */
+    for (int i = 0; i < 4 * 15 && rle_peer_connected(b, peer); i++) quarter_later(b, peer);
+    assert_false(rle_peer_connected(b, peer));
+    assert_true(logged("worker \"a\" dropped: nothing was taken for 1"));
+    rle_clock_set(NULL);
+    rle_future_release(b, f);
+    rle_rpc_free(a);
+    rle_rpc_free(b);
+    net_close(&n);
+}
+
 /* ---- failures of memory and of the system ---- */
 
 /* Join and call while the nth allocation, or call of the system, fails. True when it was
@@ -493,6 +560,7 @@ int main(void)
         TEST(long_messages_pass_both_ways_at_once),
         TEST(what_was_read_ahead_is_not_forgotten),
         TEST(what_waits_for_room_goes_out_by_itself),
+        TEST(a_slow_reader_is_not_dropped),
         TEST(f21_a_failure_at_every_place_leaves_nothing_behind),
         TEST(an_idle_connection_is_small),
     };
