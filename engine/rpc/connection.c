@@ -352,7 +352,9 @@ static void read_some(rle_conn *conn)
 {
     rle_rpc *rpc = conn->rpc;
     bool guard = rle_evloop_on_guard();
-    for (int round = 0; round < 4 && conn->state != RLE_CONN_DEAD; round++) {
+    uint64_t end = conn->bytes_in + RLE_READ_TURN;
+    for (int round = 0; round < 4 && conn->state != RLE_CONN_DEAD && conn->bytes_in < end;
+         round++) {
         size_t used = guard ? 0 : rpc->scratch_used;
         size_t room = RLE_SCRATCH_SIZE - used;
         if (room < RLE_SCRATCH_MIN_READ) return; /* the next turn has it all again */
@@ -550,6 +552,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
     conn->transport.ops->close(&conn->transport);
     *conn->at = conn->next;
     if (conn->next) conn->next->at = conn->at;
+    rle_conn_leave_long(conn);
     conn->next = rpc->dead;
     rpc->dead = conn;
     drop_buffers(conn);

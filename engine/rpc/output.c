@@ -1,10 +1,15 @@
 /* output.c - frames out of one connection.
  *
- * A frame is written at once; only what the socket does not take is copied, and only then do
- * we ask to hear that there is room. Long messages wait apart and add a chunk whenever little
- * else waits, so control frames pass them. Their bodies are shared by every connection they
- * are sent over and written from where they lie: of a chunk on its way (conn->chunk) only the
- * header is in the buffer, and `out_before` says how much of the buffer goes before its bytes.
+ * A frame is written at once; only what the socket does not take is copied, and only then
+ * do we ask to hear that there is room. Long messages wait apart and add a chunk whenever
+ * little else waits, so control frames pass them. Their bodies are shared by every
+ * connection they are sent over and written from where they lie: of a chunk on its way
+ * (conn->chunk) only the header is in the buffer, and `out_before` says how much of the
+ * buffer goes before its bytes.
+ *
+ * Connections with long messages take turns, a chunk each, and all together get
+ * RLE_OUT_TURN bytes a turn of the loop: what is small, calls and their answers, passes
+ * between, however many read weights and however fast.
  *
  * In this way what waits for a worker that reads nothing is bounded: small frames by
  * RLE_OUT_HARD, long messages by one body, which others share. */
@@ -124,17 +129,20 @@ static void end_chunk(rle_conn *conn)
     conn->long_last = &m->next;
 }
 
-/* What is to be written next: the buffer up to the chunk, the chunk, the rest of the buffer. */
-static int gather(rle_conn *conn, struct iovec iov[3])
+/* What is to be written next: the buffer up to the chunk, the chunk, the rest of the
+ * buffer. Of the chunk at most `most` bytes. */
+static int gather(rle_conn *conn, size_t most, struct iovec iov[3])
 {
     int n = 0;
     size_t before = conn->chunk ? conn->out_before : out_waiting(conn);
     size_t after = out_waiting(conn) - before;
     uint8_t *out = conn->out ? conn->out + conn->out_begin : NULL;
     if (before) iov[n++] = (struct iovec){out, before};
-    if (conn->chunk)
-        iov[n++] = (struct iovec){conn->chunk->body->data + conn->chunk->sent, conn->chunk_left};
-    if (after) iov[n++] = (struct iovec){out + before, after};
+    if (conn->chunk && most) {
+        size_t piece = most < conn->chunk_left ? most : conn->chunk_left;
+        iov[n++] = (struct iovec){conn->chunk->body->data + conn->chunk->sent, piece};
+    }
+    if (after && most >= conn->chunk_left) iov[n++] = (struct iovec){out + before, after};
     return n;
 }
 
@@ -197,33 +205,44 @@ static void write_failed(rle_conn *conn)
         rle_conn_broken(conn, errno);
 }
 
-void rle_conn_flush(rle_conn *conn)
+/* A chunk can be begun. */
+static bool chunk_due(const rle_conn *conn)
 {
-    if (conn->state == RLE_CONN_DEAD || conn->state == RLE_CONN_CONNECTING) return;
+    const rle_out_message *m = conn->chunk ? NULL : conn->long_first;
+    return m && m->sent + next_chunk(m) <= m->body->ready &&
+           out_waiting(conn) < RLE_OUT_LOW;
+}
+
+/* Write what waits, of long messages about `most` bytes. False: the socket is full, or it
+ * is over. */
+static bool write_out(rle_conn *conn, size_t most)
+{
+    bool room = true;
+    if (conn->state == RLE_CONN_DEAD || conn->state == RLE_CONN_CONNECTING) return false;
     if (rle_conn_unsent(conn) &&
         conn->transport.ops->writev(&conn->transport, NULL, 0) < 0 && errno != EAGAIN) {
         write_failed(conn);
-        return;
+        return false;
     }
-    /* A peer that reads as fast as we write must not keep us from the others. */
-    for (size_t put = 0; put < RLE_OUT_BURST;) {
-        const rle_out_message *m = conn->chunk ? NULL : conn->long_first;
-        if (m && m->sent + next_chunk(m) <= m->body->ready && out_waiting(conn) < RLE_OUT_LOW)
+    while (room) {
+        if (most && chunk_due(conn))
             begin_chunk(conn); /* without memory for its header it waits */
         struct iovec iov[3];
-        int count = gather(conn, iov);
+        int count = gather(conn, most, iov);
         if (!count) break;
         ssize_t n = conn->transport.ops->writev(&conn->transport, iov, count);
         if (n < 0) {
-            if (errno == EAGAIN) break;
-            write_failed(conn);
-            return;
+            if (errno != EAGAIN) {
+                write_failed(conn);
+                return false;
+            }
+            n = 0;
         }
         size_t all = 0;
         for (int i = 0; i < count; i++) all += iov[i].iov_len;
         written(conn, (size_t)n);
-        put += (size_t)n;
-        if ((size_t)n < all) break;
+        most -= (size_t)n < most ? (size_t)n : most;
+        room = (size_t)n == all;
     }
     size_t waiting = out_waiting(conn);
     bool more = waiting || conn->chunk || conn->long_first;
@@ -238,6 +257,51 @@ void rle_conn_flush(rle_conn *conn)
     }
     if (waiting <= RLE_OUT_SOFT) conn->out_over_since = 0;
     rle_conn_arm_write(conn, more || rle_conn_unsent(conn) > 0);
+    return room;
+}
+
+/* ---- turns of those with long messages ---- */
+
+void rle_conn_leave_long(rle_conn *conn)
+{
+    if (!conn->long_at) return;
+    *conn->long_at = conn->long_next;
+    if (conn->long_next)
+        conn->long_next->long_at = conn->long_at;
+    else
+        conn->rpc->long_end = conn->long_at;
+    conn->long_at = NULL;
+}
+
+/* The same, and what is left of its long messages gets its turn while the socket has
+ * room. */
+static void write_and_join(rle_conn *conn, size_t most)
+{
+    rle_rpc *rpc = conn->rpc;
+    if (!write_out(conn, most) || conn->long_at || !(conn->chunk || chunk_due(conn)))
+        return;
+    conn->long_next = NULL;
+    conn->long_at = rpc->long_end;
+    *rpc->long_end = conn;
+    rpc->long_end = &conn->long_next;
+}
+
+void rle_conn_flush(rle_conn *conn)
+{
+    write_and_join(conn, 0);
+}
+
+void rle_conn_write_long(rle_rpc *rpc, size_t most)
+{
+    for (size_t put = 0; rpc->long_turns && put < most;) {
+        rle_conn *conn = rpc->long_turns;
+        uint64_t before = conn->bytes_out;
+        rle_conn_leave_long(conn);
+        write_and_join(conn, RLE_CHUNK_SIZE);
+        size_t n = (size_t)(conn->bytes_out - before);
+        if (!n) rle_conn_leave_long(conn); /* it hears when there is room; or memory */
+        put += n;
+    }
 }
 
 rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
@@ -272,10 +336,10 @@ static rle_status send_long(rle_conn *conn, rle_frame *f, const struct iovec *pa
             body->ready += n;
             from += n;
             left -= n;
-            if (body->ready % RLE_CHUNK_SIZE == 0) rle_conn_flush(conn);
+            if (body->ready % RLE_CHUNK_SIZE == 0) write_and_join(conn, RLE_OUT_BURST);
         }
     }
-    rle_conn_flush(conn);
+    write_and_join(conn, RLE_OUT_BURST);
     rle_body_release(body);
     return s;
 }

@@ -131,8 +131,8 @@ void rle_publication_close(rle_publication *p)
     rle_rpc_leave(rpc);
 }
 
-/* A body of that size that nobody reads: the spare one, or the newest when it is not under way
- * and may go; else a new one. */
+/* A body of that size that nobody reads: the spare one, or the newest when it is not
+ * under way and may go; else a new one. */
 static rle_status body_to_fill(rle_publication *p, size_t size, bool newest_may_go,
                                rle_body **out)
 {
@@ -257,6 +257,8 @@ uint64_t rle_publication_commit(rle_publication *p)
         /* Its end may have been that of others: from the start, with who still waits. */
         conn = conn->state == RLE_CONN_DEAD ? rpc->conns : conn->next;
     }
+    /* Who publishes may be away for long after it. */
+    rle_conn_write_long(rpc, RLE_OUT_BURST);
     rle_rpc_leave(rpc);
     return version;
 }

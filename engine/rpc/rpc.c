@@ -77,7 +77,8 @@ static void check_conn(rle_conn *conn, int64_t now)
         rle_conn_close(conn, "not reading: 8 MiB or more waited for 10.0 s", false);
         return;
     }
-    /* It may talk, and take nothing of what we say. What the transport keeps has not gone. */
+    /* It may talk, and take nothing of what we say. What the transport keeps has not
+     * gone. */
     uint64_t gone = conn->bytes_out - rle_conn_unsent(conn);
     if (!conn->write_armed || gone != conn->out_seen) {
         conn->out_seen = gone;
@@ -129,6 +130,7 @@ static void before_turn(void *self)
     rle_rpc *rpc = self;
     rpc->turn_at = 0;
     if (rpc->dirty) rle_conn_flush_dirty(rpc);
+    if (rpc->long_turns) rle_conn_write_long(rpc, RLE_OUT_TURN);
     if (rpc->unread) rle_conn_read_held(rpc);
     if (rpc->dead) rle_conn_free_dead(rpc);
     if (rpc->borrowed_count) rle_message_settle(rpc);
@@ -313,6 +315,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->o.name = rpc->name;
     rpc->token = *options->token;
     rpc->turns_end = &rpc->turns;
+    rpc->long_end = &rpc->long_turns;
     rpc->ready_end = &rpc->ready;
     rpc->due_end = &rpc->due;
     rpc->changed_end = &rpc->changed;

@@ -399,10 +399,11 @@ void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *err
  * `version` is that of the next one, less one. Lives until it is closed, or rpc is freed. */
 rle_status rle_publication_new(rle_rpc *rpc, const char *name, const char *from, uint64_t version,
                                rle_publication **out);
-/* A version of these values (result head included), whose tensor's bytes are then written to
- * *tensor; the pointer in the encoder is not looked at. On failure the newest one stays, and so
- * it does when there is no commit: what was staged is forgotten with the next stage. `certain`:
- * there will be one, so the newest's own block may be written to where nobody reads it. */
+/* A version of these values (result head included), whose tensor's bytes are then written
+ * to *tensor; the pointer in the encoder is not looked at. On failure the newest one
+ * stays, and so it does when there is no commit: what was staged is forgotten with the
+ * next stage. `certain`: there will be one, so the newest's own block may be written to
+ * where nobody reads it. */
 rle_status rle_publication_stage(rle_publication *p, const rle_encoder *e, bool certain,
                                  uint8_t **tensor);
 /* It is the newest now: sent to all that wait. Returns its number. */

@@ -49,18 +49,20 @@
 #include "rpc/transport.h"
 
 enum {
-    RLE_PREAUTH_MAX = 4096,        /* bytes of a frame before the handshake is done */
+    RLE_PREAUTH_MAX = 4096, /* bytes of a frame before the handshake is done */
     RLE_PREAUTH_CONNECTIONS = 64,
-    RLE_CONTROL_MAX = 64 << 10,    /* payload of a control frame */
+    RLE_CONTROL_MAX = 64 << 10, /* payload of a control frame */
     RLE_SCRATCH_SIZE = 256 << 10,
     RLE_SCRATCH_MIN_READ = 16 << 10,
-    RLE_READ_AHEAD = 32 << 10,     /* of what comes next: a long body is better read in place */
-    RLE_OUT_HARD = 64 << 20,       /* bytes that may wait for one peer */
-    RLE_OUT_SOFT = 8 << 20,        /* for RLE_OUT_PATIENCE */
-    RLE_OUT_LOW = 64 << 10,        /* below it the next chunk is begun */
-    RLE_OUT_BURST = 1 << 20,       /* about what is written to one peer at a time */
-    RLE_PARTIAL_MIN = 64 << 10,    /* what a message in several frames counts at least */
-    RLE_CALLS_HARD = 10000,        /* open calls on one connection, nested ones included */
+    RLE_READ_AHEAD = 32 << 10, /* of what comes next: a long body is better in place */
+    RLE_READ_TURN = 256 << 10,  /* about what is read from one peer in a turn */
+    RLE_OUT_HARD = 64 << 20,    /* bytes that may wait for one peer */
+    RLE_OUT_SOFT = 8 << 20,     /* for RLE_OUT_PATIENCE */
+    RLE_OUT_LOW = 64 << 10,     /* below it the next chunk is begun */
+    RLE_OUT_TURN = 256 << 10,   /* about what is written of long messages in a turn */
+    RLE_OUT_BURST = 1 << 20,    /* about what is written at once by who sends one */
+    RLE_PARTIAL_MIN = 64 << 10, /* what a message in several frames counts at least */
+    RLE_CALLS_HARD = 10000,     /* open calls on one connection, nested ones included */
     RLE_LISTEN_MAX = 8,
     RLE_PROTOCOL_VERSION = 1
 };
@@ -215,12 +217,13 @@ struct rle_conn {
     rle_out_message *chunk; /* of which a piece is being written, or NULL */
     size_t chunk_left;      /* bytes of that piece */
     size_t out_before;      /* bytes of `out` that go before it */
+    rle_conn *long_next, **long_at; /* in rpc->long_turns */
     rle_conn *dirty_next, *unread_next;
     bool dirty;             /* in rpc->dirty: something was queued with `later` */
     bool deaf;              /* nobody reads what we write; the end is still to be read */
     bool unread;            /* in rpc->unread: the transport may hold bytes back */
     int64_t out_over_since; /* when more than RLE_OUT_SOFT began to wait; 0 = not */
-    uint64_t out_seen;      /* gone at `out_still`: something waits since, and none goes */
+    uint64_t out_seen; /* gone at `out_still`: something waits since, and none goes */
     int64_t out_still;
 
     /* calls we make */
@@ -352,6 +355,7 @@ struct rle_rpc {
 
     rle_conn *conns, *dead, *dirty, *unread;
     rle_conn *joining; /* that rle_rpc_connect waits for, until it is open; or NULL */
+    rle_conn *long_turns, **long_end; /* with long messages to write, in that order */
     uint64_t sessions; /* connections that were opened, ever */
     rle_link *links;
     uint64_t random; /* state of rle_link's pauses */
@@ -470,7 +474,11 @@ void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t
 /* We do not go on with it: with a code the session ends, without one we are leaving. */
 void rle_conn_goaway(rle_conn *conn, rle_status code);
 void rle_conn_drop_output(rle_conn *conn); /* whatever waits to be written */
+/* Write what waits; long messages when it is their turn. */
 void rle_conn_flush(rle_conn *conn);
+/* About `most` bytes of long messages, of one connection after another. */
+void rle_conn_write_long(rle_rpc *rpc, size_t most);
+void rle_conn_leave_long(rle_conn *conn);
 /* Hear, or do not, when the socket has room. */
 void rle_conn_arm_write(rle_conn *conn, bool on);
 static inline size_t rle_conn_unsent(const rle_conn *conn)

@@ -32,8 +32,8 @@ typedef struct rle_transport_ops {
     rle_status (*shake)(rle_transport *t, bool *done);
     /* The last read may have left something behind, while the descriptor stays silent. */
     bool (*pending)(const rle_transport *t);
-    /* Bytes of what writev took that wait for room in the socket. writev of no blocks moves
-     * them on. */
+    /* Bytes of what writev took that wait for room in the socket. writev of no blocks
+     * moves them on. */
     size_t (*unsent)(const rle_transport *t);
     /* After an errno of EPROTO: what was wrong; sets the message, too. */
     rle_status (*failure)(const rle_transport *t);

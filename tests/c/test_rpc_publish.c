@@ -1,84 +1,7 @@
 /* test_rpc_publish.c - versions for many followers: each sent once, one at a time, the newest
  * first, and nothing left behind when those who publish or follow come and go. */
 #include "figure.h"
-#include "rpc_pair.h"
-
-/* The next version, of n bytes, all of them its number. */
-static void stage(rle_publication *p, size_t n, bool certain)
-{
-    rle_publication_info info;
-    rle_publication_look(p, &info);
-    rle_encoder e;
-    rle_encoder_init(&e);
-    rle_encoder_reset(&e);
-    rle_encode_result_head(&e, 2);
-    rle_encode_integer(&e, (int64_t)info.version + 1);
-    uint8_t none;
-    rle_array a = {.data = &none, .dtype = RLE_U8, .ndim = 1, .shape = {(int64_t)n}};
-    rle_array_set_contiguous(&a);
-    assert_int_equal(rle_encode_tensor(&e, &a, NULL), RLE_OK);
-    uint8_t *to = NULL;
-    assert_int_equal(rle_publication_stage(p, &e, certain, &to), RLE_OK);
-    memset(to, (int)(info.version + 1) & 0xff, n);
-    rle_encoder_fini(&e);
-}
-
-static uint64_t publish(rle_publication *p, size_t n)
-{
-    stage(p, n, true);
-    return rle_publication_commit(p);
-}
-
-/* The newest version that has arrived, its bytes checked; 0: none. */
-static uint64_t take(rle_follower *fo, size_t n)
-{
-    rle_msg m;
-    uint64_t version = rle_follower_take(fo, &m);
-    if (!version) return 0;
-    rle_decoder d;
-    uint16_t count;
-    rle_value v;
-    rle_msg_decoder(&m, &d);
-    assert_int_equal(rle_decode_result_head(&d, &count), RLE_OK);
-    assert_int_equal(count, 2);
-    assert_int_equal(rle_decode(&d, &v), RLE_OK);
-    assert_int_equal(v.u.integer, version);
-    assert_int_equal(rle_decode(&d, &v), RLE_OK);
-    assert_int_equal(v.u.tensor.size, n);
-    const uint8_t *bytes = v.u.tensor.data;
-    for (size_t i = 0; i < n; i += n / 997 + 1) assert_int_equal(bytes[i], version & 0xff);
-    rle_follower_done(fo);
-    return version;
-}
-
-static void turns(pair *p, int n)
-{
-    for (int i = 0; i < n; i++) turn(p->a, p->b);
-}
-
-static uint64_t arrives(pair *p, rle_follower *fo, size_t n)
-{
-    uint64_t version = 0;
-    for (int i = 0; i < 4000 && !version; i++) {
-        turn(p->a, p->b);
-        version = take(fo, n);
-    }
-    return version;
-}
-
-static rle_publication *open_weights(rle_rpc *rpc, const char *name, const char *from)
-{
-    rle_publication *p = NULL;
-    assert_int_equal(rle_publication_new(rpc, name, from, 0, &p), RLE_OK);
-    return p;
-}
-
-static rle_follower *follow(rle_rpc *rpc, rle_peer *peer, const char *name)
-{
-    rle_follower *fo = NULL;
-    assert_int_equal(rle_follower_new(rpc, peer, name, &fo), RLE_OK);
-    return fo;
-}
+#include "rpc_weights.h"
 
 static void a_version_arrives_whether_it_or_the_follower_came_first(void **state)
 {
@@ -155,8 +78,8 @@ static void nothing_is_allocated_for_later_versions(void **state)
     free_pair(&p);
 }
 
-/* Copying a version failed half-way: who comes gets the one before it, whole; and nothing piles
- * up. */
+/* Copying a version failed half-way: who comes gets the one before it, whole; and nothing
+ * piles up. */
 static void a_version_that_was_not_finished_changes_nothing(void **state)
 {
     (void)state;
@@ -227,36 +150,6 @@ static void followers_share_one_body(void **state)
     assert_int_equal(info.sent, MANY);
     for (int i = 0; i < MANY; i++) rle_rpc_free(b[i]);
     rle_rpc_free(a);
-}
-
-/* Calls of both directions pass while a version is under way, and it takes no credit. */
-static void calls_pass_a_version(void **state)
-{
-    (void)state;
-    pair p = make_pair(NULL, &(rle_rpc_options){.max_credits = 1});
-    size_t n = 32 << 20;
-    rle_publication *w = open_weights(p.a, "policy", "");
-    rle_follower *fo = follow(p.b, p.to_a, "policy");
-    turns(&p, 10);
-    publish(w, n);
-    int calls = 0;
-    int64_t worst = 0;
-    while (!take(fo, n)) {
-        int64_t begin = rle_now();
-        rle_future *f = call(p.a, p.to_b, "small", calls);
-        for (int i = 0; i < 2000 && rle_future_status(p.a, f) == RLE_FUTURE_PENDING; i++) {
-            turn(p.a, p.b);
-            serve_one(p.b);
-        }
-        assert_int_equal(rle_future_status(p.a, f), RLE_FUTURE_DONE);
-        rle_future_release(p.a, f);
-        if (rle_now() - begin > worst) worst = rle_now() - begin;
-        calls++;
-    }
-    assert_true(calls > 8);
-    figure("B21", "a small call while 32 MiB of weights pass: at most %.2f ms (%d calls)",
-           (double)worst / 1e6, calls);
-    free_pair(&p);
 }
 
 static void a_lost_worker_gets_the_newest_when_it_is_back(void **state)
@@ -385,77 +278,6 @@ static void what_a_follower_may_not_have_is_refused(void **state)
     free_pair(&p);
 }
 
-/* Stopped, it holds one version, however many are published. */
-static void f12_a_stopped_follower_never_piles_up_versions(void **state)
-{
-    (void)state;
-    rle_rpc *a = worker("a", NULL);
-    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
-    raw stopped = raw_join(a, "x");
-    rle_encoder e;
-    rle_encoder_init(&e);
-    begin_call(&e, "rlengine.weights", 2);
-    rle_encode_string(&e, "policy", 6);
-    rle_encode_integer(&e, 0);
-    raw_send(&stopped, (rle_frame){.type = RLE_FRAME_CALL, .flags = RLE_FLAG_NESTED, .id = 1},
-             e.w.data + RLE_FRAME_HEADER, rle_encoder_values_size(&e));
-    rle_encoder_fini(&e);
-    rle_publication *w = open_weights(a, "policy", "");
-    size_t n = 4 << 20, before = rle_mem_bytes(), most = 0;
-    for (int i = 0; i < 200; i++) {
-        publish(w, n);
-        rle_rpc_turn(a, false);
-        if (rle_mem_bytes() - before > most) most = rle_mem_bytes() - before;
-    }
-    rle_publication_info info;
-    rle_publication_look(w, &info);
-    assert_int_equal(info.sent, 1);
-    assert_true(most < 2 * n + (64 << 10)); /* the one under way, and the newest */
-    figure("F12", "200 versions of 4 MiB beside a stopped observer: %.1f MiB held",
-           (double)most / (1 << 20));
-    raw_close(&stopped);
-    for (int i = 0; i < 5; i++) rle_rpc_turn(a, false);
-    publish(w, n);
-    assert_true(rle_mem_bytes() - before < 2 * n + (64 << 10));
-    rle_rpc_free(a);
-}
-
-/* Who asks again before it has read what it was sent keeps no old versions alive. */
-static void f12_who_asks_and_does_not_read_piles_nothing_up(void **state)
-{
-    (void)state;
-    enum { ASKED = 200 };
-    rle_rpc *a = worker("a", NULL);
-    assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
-    raw r = raw_join(a, "x");
-    rle_publication *w = open_weights(a, "policy", "");
-    size_t n = 1 << 20;
-    publish(w, n);
-    size_t before = rle_mem_bytes(), most = 0;
-    rle_publication_info info;
-    for (int i = 1; i <= ASKED; i++) {
-        rle_encoder e;
-        rle_encoder_init(&e);
-        begin_call(&e, "rlengine.weights", 2);
-        rle_encode_string(&e, "policy", 6);
-        rle_encode_integer(&e, 0);
-        raw_send(&r,
-                 (rle_frame){
-                     .type = RLE_FRAME_CALL, .flags = RLE_FLAG_NESTED, .id = (uint64_t)i},
-                 e.w.data + RLE_FRAME_HEADER, rle_encoder_values_size(&e));
-        rle_encoder_fini(&e);
-        publish(w, n);
-        if (rle_mem_bytes() - before > most) most = rle_mem_bytes() - before;
-    }
-    rle_publication_look(w, &info);
-    assert_in_range(info.sent, 1, 8);
-    assert_true(most < 10 * n);
-    figure("F12", "%d questions for versions of 1 MiB, no answer read: %.1f MiB held",
-           ASKED, (double)most / (1 << 20));
-    raw_close(&r);
-    rle_rpc_free(a);
-}
-
 /* Questions no worker of ours would ask. */
 static void malformed_questions_end_the_connection(void **state)
 {
@@ -547,13 +369,10 @@ int main(void)
         TEST(nothing_is_allocated_for_later_versions),
         TEST(a_version_that_was_not_finished_changes_nothing),
         TEST(followers_share_one_body),
-        TEST(calls_pass_a_version),
         TEST(a_lost_worker_gets_the_newest_when_it_is_back),
         TEST(another_life_of_the_publisher_counts_anew),
         TEST(a_follower_that_goes_is_forgotten),
         TEST(what_a_follower_may_not_have_is_refused),
-        TEST(f12_a_stopped_follower_never_piles_up_versions),
-        TEST(f12_who_asks_and_does_not_read_piles_nothing_up),
         TEST(malformed_questions_end_the_connection),
         TEST(malformed_answers_end_the_connection),
     };

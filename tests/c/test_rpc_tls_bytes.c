@@ -391,8 +391,8 @@ static void quarter_later(rle_rpc *rpc, rle_peer *peer)
     turn(rpc, NULL);
 }
 
-/* All of a message is encrypted and waits for room in the socket. Whoever reads it, however
- * slowly, is not taken for one that does not read. */
+/* All of a message is encrypted and waits for room in the socket. Whoever reads it,
+ * however slowly, is not taken for one that does not read. */
 static void a_slow_reader_is_not_dropped(void **state)
 {
     (void)state;
@@ -436,7 +436,8 @@ static void a_slow_reader_is_not_dropped(void **state)
     assert_int_equal(peer->conn->bytes_out, out);
     assert_true(rle_conn_unsent(peer->conn) > 0);
     /* And whoever reads no more is. */
-    for (int i = 0; i < 4 * 15 && rle_peer_connected(b, peer); i++) quarter_later(b, peer);
+    for (int i = 0; i < 4 * 15 && rle_peer_connected(b, peer); i++)
+        quarter_later(b, peer);
     assert_false(rle_peer_connected(b, peer));
     assert_true(logged("worker \"a\" dropped: nothing was taken for 1"));
     rle_clock_set(NULL);

@@ -261,6 +261,45 @@ describe("weights", function()
       bytes, most - held)
   end)
 
+  it("F12: calls of others pass while weights go to who reads them and to who does not", function()
+    local bytes, count = 4 * 2 ^ 20, full and 20000 or 1500
+    local net = large(bytes)
+    local weights = rpc.weights("large", net)
+    local stopped
+    for i = 1, 3 do stopped = group:start("o" .. i, large_observer(bytes)) end
+    group:start("other", "rpc.register('nothing', function() end)")
+    for i = 1, 3 do rpc.rpc_sync("o" .. i, "update") end
+    -- Calls to a worker that follows nothing, while versions stream to so many: seconds, of the
+    -- clock and of our processor time, that 99 % of them stayed below.
+    local function p99(readers)
+      local times, used, published = {}, {}, weights.version
+      local i, versions = 0, readers > 0 and 5 or 0
+      while i < count or weights.version < published + versions do
+        i = i + 1
+        if readers > 0 and weights:info().waiting >= readers then weights:publish() end
+        local began, cpu = workers.now(), os.clock()
+        rpc.rpc_sync("other", "nothing")
+        times[i], used[i] = workers.now() - began, os.clock() - cpu
+      end
+      table.sort(times)
+      table.sort(used)
+      local at = math.ceil(.99 * i)
+      return times[at] * 1e3, used[at] * 1e3
+    end
+    local quiet, quiet_cpu = p99(0)
+    local before, before_cpu = p99(3)
+    stopped:kill(signal.SIGSTOP)
+    local meanwhile, meanwhile_cpu = p99(2)
+    stopped:kill(signal.SIGCONT)
+    figure("F12", "a call to another, p99: %.2f ms while 3 observers read 4 MiB versions, "
+      .. "%.2f ms while one of them is stopped, %.2f ms without any; of the trainer's processor "
+      .. "time %.2f, %.2f and %.2f ms", before, meanwhile, quiet, before_cpu, meanwhile_cpu,
+      quiet_cpu)
+    -- What holds the trainer is bounded, whoever reads; the clock tells of the machine as well.
+    assert.is_true(meanwhile_cpu < 1.5 * before_cpu + 2, ("%.2f, %.2f"):format(before_cpu,
+      meanwhile_cpu))
+  end)
+
   it("F12: an observer that is stopped holds one version; the others do not notice", function()
     group:finish { blocks = true }
     group = workers.group { timeout = 600 } -- as long as it takes
