@@ -64,7 +64,7 @@ struct rle_comm {
     /* Calls for groups that are not made here yet. */
     rle_comm_held *early;
     size_t early_count;
-    rle_timer early_timer, settle;
+    rle_timer settle;
     rle_comm_work *works;
     size_t work_count;
 };

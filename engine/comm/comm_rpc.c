@@ -11,7 +11,8 @@ enum {
     AHEAD_MAX = 1024, /* collectives that a rank may be ahead of this one */
     ARGS = 8
 };
-#define TELL_TIME (10 * RLE_SECONDS)
+#define TELL_TIME (30 * RLE_SECONDS) /* who has not made the group yet keeps it so long  \
+                                      */
 
 /* ---- messages ---- */
 
@@ -171,39 +172,9 @@ static void group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_messa
     rle_comm_round_call(round, in, m, deadline);
 }
 
-/* ---- calls for groups that are not made yet ---- */
-
-static void early_timer(rle_comm *comm)
-{
-    int64_t at = 0;
-    for (const rle_comm_held *h = comm->early; h; h = h->next)
-        if (h->deadline && (!at || h->deadline < at)) at = h->deadline;
-    if (at) rle_service_timer(comm->rpc, &comm->early_timer, at);
-}
-
-static void early_over(rle_timer *t)
-{
-    rle_comm *comm = (rle_comm *)((char *)t - offsetof(rle_comm, early_timer));
-    int64_t now = rle_now();
-    for (rle_comm_held **at = &comm->early; *at;) {
-        rle_comm_held *h = *at;
-        rle_comm_message m;
-        if (!h->deadline || h->deadline > now) {
-            at = &h->next;
-            continue;
-        }
-        *at = h->next;
-        comm->early_count--;
-        rle_incoming *in = h->in;
-        rle_free(h);
-        if (rle_comm_read(in, &m) == RLE_OK)
-            refuse(in, RLE_DEADLINE_EXCEEDED,
-                   "%.*s not finished after %g s (\"%s\" has not made the group)",
-                   (int)m.title.n, m.title.p, m.timeout, rle_rpc_name(comm->rpc));
-        at = &comm->early; /* what the answer broke may have taken others away */
-    }
-    early_timer(comm);
-}
+/* ---- calls for groups that are not made yet ----
+ *
+ * Who called withdraws them when its time is over. */
 
 static void keep_early(rle_comm *comm, rle_incoming *in, const rle_comm_message *m,
                        int64_t deadline)
@@ -219,7 +190,6 @@ static void keep_early(rle_comm *comm, rle_incoming *in, const rle_comm_message 
     while (*at) at = &(*at)->next; /* in the order in which they came */
     *at = h;
     comm->early_count++;
-    early_timer(comm);
 }
 
 /* Those that wait for this one. */
@@ -256,8 +226,6 @@ static void arrived(rle_service *s, rle_incoming *in, const rle_incoming_info *i
     rle_comm_group *g = find_group(comm, &m.group);
     if (g)
         group_call(g, in, &m, info->caller, info->deadline);
-    else if (m.part < 0)
-        rle_service_reply(in, rle_comm_answer(comm, NULL, 0));
     else
         keep_early(comm, in, &m, info->deadline);
 }
@@ -325,7 +293,6 @@ static void free_group(rle_comm_group *g)
 static void closed(rle_service *s)
 {
     rle_comm *comm = (rle_comm *)s;
-    rle_service_timer_off(comm->rpc, &comm->early_timer);
     rle_service_timer_off(comm->rpc, &comm->settle);
     for (rle_comm_group *g = comm->groups; g; g = g->next)
         for (rle_comm_round *round = g->rounds; round; round = round->next)
@@ -351,7 +318,6 @@ rle_status rle_comm_open(rle_rpc *rpc, rle_comm **out)
                                   .gone = worker_gone,
                                   .closed = closed};
     comm->rpc = rpc;
-    comm->early_timer.fire = early_over;
     comm->settle.fire = settle_now;
     rle_encoder_init(&comm->encoder);
     rle_service_enter(rpc);

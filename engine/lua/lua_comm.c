@@ -19,20 +19,17 @@ typedef struct handle {
 
 static const char work_meta_key;
 
-/* Of the running worker. */
-static RLE_PER_PROCESS struct {
-    rle_comm *comm;
-    uint32_t generation;
-} own;
+static RLE_PER_PROCESS rle_comm *own; /* the running worker's */
+
+rle_status rle_lua_comm_begin(void)
+{
+    return rle_comm_open(rle_lua_rpc_state.rpc, &own);
+}
 
 static rle_comm *check_comm(lua_State *L)
 {
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    if (own.comm && own.generation == s->generation) return own.comm;
-    own.comm = NULL;
-    rle_lua_check(L, rle_comm_open(s->rpc, &own.comm));
-    own.generation = s->generation;
-    return own.comm;
+    rle_lua_rpc_check(L);
+    return own;
 }
 
 static handle *new_handle(lua_State *L, uint64_t magic)

@@ -260,7 +260,10 @@ static int rpc_init(lua_State *L)
     rle_encoder_init(&s->encoder);
     lua_pushvalue(L, listen);
     lua_pushvalue(L, connect);
-    status = join(L, rpc, lua_gettop(L) - 1, lua_gettop(L), patience);
+    /* Before anybody is there: others may come to a collective first. */
+    status = rle_lua_comm_begin();
+    if (status == RLE_OK)
+        status = join(L, rpc, lua_gettop(L) - 1, lua_gettop(L), patience);
     if (status != RLE_OK) {
         char message[1024];
         snprintf(message, sizeof message, "%s", rle_message());

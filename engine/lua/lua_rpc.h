@@ -181,6 +181,10 @@ const rle_tls_options *rle_lua_rpc_tls(lua_State *L, int idx, rle_tls_options *o
 extern const luaL_Reg rle_lua_rpc_weights_functions[];
 void rle_lua_rpc_open_weights(lua_State *L);
 
+/* ---- collectives: lua_comm.c ---- */
+/* The worker that runs takes part in them. RESOURCE_EXHAUSTED. */
+rle_status rle_lua_comm_begin(void);
+
 /* ---- values ---- */
 /* Values first..top of L into the encoder. `to`: the worker they are for (references to its
  * own objects go home). Raises; the encoder is then to be reset. False when a reference

@@ -72,7 +72,7 @@ static rle_tensor *filled(rle_dtype dtype, int64_t n, int rank)
             ((int32_t *)t->a.data)[i] = (int32_t)v;
             break;
         case RLE_I64:
-            ((int64_t *)t->a.data)[i] = (int64_t)v << 33;
+            ((int64_t *)t->a.data)[i] = (int64_t)v * (INT64_C(1) << 33);
             break;
         default:
             ((uint8_t *)t->a.data)[i] = (uint8_t)v;
@@ -419,6 +419,35 @@ static void early_calls_wait(void **state)
     free_team(&t);
 }
 
+/* What failed before this rank made its group is known as soon as it comes to it. */
+static void early_failures_wait(void **state)
+{
+    (void)state;
+    team t = make_team(3);
+    rle_tensor *x[RANKS_MAX];
+    rle_comm_work *w[RANKS_MAX] = {0};
+    rle_comm_call call = sum_of("grads");
+    call.timeout = RLE_SECONDS / 10;
+    for (int r = 0; r < 3; r++) x[r] = filled(RLE_F32, 1000, r);
+    for (int r = 1; r < 3; r++) t.group[r] = join(&t, r, "later");
+    for (int r = 1; r < 3; r++) w[r] = begin_with(&t, r, &call, &x[r]);
+    wait_works(&t, w);
+    const char *words = "allreduce \"grads\" not finished after 0.1 s (rank 0 silent?)";
+    for (int r = 1; r < 3; r++)
+        assert_failed(&t, r, w[r], RLE_DEADLINE_EXCEEDED, words, x[r]);
+    for (int i = 0; i < 20; i++) turn_all(&t);
+    t.group[0] = join(&t, 0, "later");
+    w[1] = w[2] = NULL;
+    call.timeout = 0;
+    w[0] = begin_with(&t, 0, &call, &x[0]);
+    wait_works(&t, w);
+    assert_failed(&t, 0, w[0], RLE_DEADLINE_EXCEEDED, words, x[0]);
+    assert_nothing_left(&t);
+    run(&t, &call, x, NULL);
+    for (int r = 0; r < 3; r++) rle_tensor_release(x[r]);
+    free_team(&t);
+}
+
 static void one_that_is_let_go_of_goes_on(void **state)
 {
     (void)state;
@@ -544,6 +573,7 @@ int main(void)
         TEST(who_is_silent_is_named),
         TEST(a_lost_member),
         TEST(early_calls_wait),
+        TEST(early_failures_wait),
         TEST(one_that_is_let_go_of_goes_on),
         TEST(a_closed_group_is_told),
         TEST(what_it_does_not_take),
