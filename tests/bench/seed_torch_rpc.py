@@ -9,6 +9,7 @@ waits for them and prints one line per episode:
 Needs the packages torch and gymnasium.
 """
 import argparse
+import gc
 import os
 import tempfile
 
@@ -72,17 +73,19 @@ class Agent:
         ]
         return sum(f.wait() for f in futures)
 
-    def finish_episode(self):
+    def finish_episode(self, collect):
         for index in range(len(self.observers)):
             self.rewards[index].clear()
             self.log_probs[index].clear()
+        if collect:
+            gc.collect()
 
 
 def run_remote_episode(observer, agent):
     return observer.local_value().run_episode(agent)
 
 
-def work(rank, observers, episodes, threads, folder):
+def work(rank, observers, episodes, threads, folder, collect):
     torch.set_num_threads(1)
     options = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=threads, init_method="file://" + os.path.join(folder, "rendezvous"))
@@ -94,7 +97,7 @@ def work(rank, observers, episodes, threads, folder):
         steps = 0
         for episode in range(1, episodes + 1):
             steps += agent.run_episode()
-            agent.finish_episode()
+            agent.finish_episode(collect)
             print("episode : %d steps : %d" % (episode, steps), flush=True)
     rpc.shutdown()
 
@@ -104,9 +107,11 @@ def main():
     parser.add_argument("--observers", type=int, default=2)
     parser.add_argument("--episodes", type=int, default=500)
     parser.add_argument("--threads", type=int, default=16)
+    parser.add_argument("--collect", action="store_true",
+                        help="collect garbage after each episode, as the report's fix does")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(work, args=(args.observers, args.episodes, args.threads, folder),
+        mp.spawn(work, args=(args.observers, args.episodes, args.threads, folder, args.collect),
                  nprocs=args.observers + 1)
 
 
