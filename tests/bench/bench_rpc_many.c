@@ -5,8 +5,8 @@
  *
  * Eight clients: calls a second that one worker answers, against a bare libevent echo with
  * eight clients of as many bytes, libevent at both ends; and against one whose clients can do
- * nothing but block in recv, as the limit. Large tensors: bytes a second of calls with a tensor of 1 MiB
- * and an empty answer, against writev and readv of as many bytes and an answer of 64. Processes
+ * nothing but block in recv, as the limit. Large tensors: bytes a second of calls with a tensor
+ * of 1 MiB and an empty answer, against writev and readv of as many bytes and an answer of 64. Processes
  * run where the scheduler puts them; the best of several rounds counts, which alternate. */
 #include <event2/event.h>
 #include <sys/uio.h>
@@ -244,7 +244,8 @@ int main(int argc, char **argv)
            limit.rate);
     const result *calls[] = {&empty, &tensor};
     for (int i = 0; i < 2; i++)
-        printf("%-12s %8.0f round trips/s; %3.0f %% of the echo, %3.0f %% of blocking clients\n",
+        printf("%-12s %8.0f round trips/s; %3.0f %% of the echo, "
+               "%3.0f %% with blocking clients\n",
                i ? "f32[4] call" : "empty call", calls[i]->rate,
                100 * calls[i]->rate / echoes.rate, 100 * calls[i]->rate / limit.rate);
     printf("1 MiB\n");
