@@ -6,8 +6,9 @@
  * Eight clients: calls a second that one worker answers, against a bare libevent echo with
  * eight clients of as many bytes, libevent at both ends; and against one whose clients can do
  * nothing but block in recv, as the limit. Large tensors: bytes a second of calls with a tensor
- * of 1 MiB and an empty answer, against writev and readv of as many bytes and an answer of 64. Processes
- * run where the scheduler puts them; the best of several rounds counts, which alternate. */
+ * of 1 MiB and an empty answer, against writev and readv of as many bytes and an answer of 64.
+ * Processes run where the scheduler puts them; the best of several rounds counts, which
+ * alternate. */
 #include <event2/event.h>
 #include <sys/uio.h>
 
@@ -230,7 +231,8 @@ int main(int argc, char **argv)
 {
     int rounds = argc > 1 ? atoi(argv[1]) : 5;
     if (!bench_begin()) return 1;
-    result echoes = {0, 0}, limit = {0, 0}, empty = {0, 0}, tensor = {0, 0}, bare = {0, 0}, large = {0, 0};
+    result echoes = {0, 0}, limit = {0, 0}, empty = {0, 0}, tensor = {0, 0};
+    result bare = {0, 0}, large = {0, 0};
     for (int i = 0; i < rounds; i++) {
         keep(&echoes, echo_many(echo_client));
         keep(&limit, echo_many(blocking_client));
