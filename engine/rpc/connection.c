@@ -461,10 +461,12 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
     rle_transport transport = {.ops = &rle_socket_transport, .fd = fd};
     rle_conn *conn = rle_calloc(1, sizeof *conn);
     rle_handshake *handshake = conn ? rle_calloc(1, sizeof *handshake) : NULL;
-    rle_status s = handshake ? RLE_OK : rle_oom(sizeof *conn, "connection");
+    char *text = handshake ? rle_strdup(address->text) : NULL;
+    rle_status s = text ? RLE_OK : rle_oom(sizeof *conn, "connection");
     bool tls = rle_tls_covers(rpc->tls, address);
     if (s == RLE_OK && tls) s = rle_tls_wrap(rpc->tls, &transport, address, initiator);
     if (s != RLE_OK) {
+        rle_free(text);
         rle_free(handshake);
         rle_free(conn);
         transport.ops->close(&transport);
@@ -475,7 +477,8 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
     conn->rpc = rpc;
     conn->handshake = handshake;
     conn->transport = transport;
-    conn->address = *address;
+    conn->address.text = text;
+    conn->address.shown = text + strlen(text) - strlen(address->shown);
     conn->is_unix = address->is_unix;
     conn->body_crc = !address->is_unix && !tls;
     conn->initiator = initiator;
@@ -492,6 +495,7 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
         rle_watch_free(conn->read_watch);
         rle_watch_free(conn->write_watch);
         transport.ops->close(&conn->transport);
+        rle_free(text);
         rle_free(handshake);
         rle_free(conn);
         return rle_oom(sizeof *conn, "connection");
@@ -590,6 +594,7 @@ void rle_conn_free_dead(rle_rpc *rpc)
         rpc->dead = conn->next;
         rle_map_fini(&conn->calls);
         rle_map_fini(&conn->exported);
+        rle_free(conn->address.text);
         rle_free(conn);
     }
 }

@@ -122,12 +122,14 @@ static rle_status my_greeting(const rle_conn *conn, rle_greeting *g)
     return rle_random_bytes(g->nonce, sizeof g->nonce);
 }
 
-static rle_status keep_payload(const rle_writer *w, uint8_t *out, size_t size, size_t *len)
+static rle_status keep_payload(const uint8_t *payload, size_t n, uint8_t **out,
+                               size_t *len)
 {
-    RLE_TRY(rle_writer_status(w, "handshake"));
-    if (w->len > size) return rle_fail(RLE_INTERNAL, "greeting of %zu bytes", w->len);
-    memcpy(out, w->data, w->len);
-    *len = w->len;
+    uint8_t *copy = rle_malloc(n);
+    if (!copy) return rle_oom(n, "handshake");
+    memcpy(copy, payload, n);
+    *out = copy;
+    *len = n;
     return RLE_OK;
 }
 
@@ -140,15 +142,18 @@ static rle_status send_payload(rle_conn *conn, rle_frame_type type, uint32_t cre
 }
 
 static rle_status send_greeting(rle_conn *conn, rle_frame_type type, uint16_t version,
-                                uint8_t *keep, size_t size, size_t *len)
+                                uint8_t **keep, size_t *len)
 {
-    rle_handshake *h = conn->handshake;
-    RLE_TRY(my_greeting(conn, &h->mine));
+    rle_greeting mine;
+    RLE_TRY(my_greeting(conn, &mine));
     rle_writer w;
     rle_writer_init(&w);
-    encode_greeting(&w, &h->mine, version);
-    rle_status s = keep_payload(&w, keep, size, len);
-    if (s == RLE_OK) s = send_payload(conn, type, 0, keep, *len);
+    encode_greeting(&w, &mine, version);
+    rle_status s = rle_writer_status(&w, "handshake");
+    if (s == RLE_OK && w.len > RLE_PREAUTH_MAX)
+        s = rle_fail(RLE_INTERNAL, "greeting of %zu bytes", w.len);
+    if (s == RLE_OK) s = keep_payload(w.data, w.len, keep, len);
+    if (s == RLE_OK) s = send_payload(conn, type, 0, w.data, w.len);
     rle_writer_fini(&w);
     return s;
 }
@@ -239,8 +244,8 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     peer->known = true;
     peer->left = false;
     peer->pid = conn->pid;
-    peer->addresses = theirs->addresses;
-    memcpy(peer->address, theirs->address, sizeof peer->address);
+    rle_peer_listens(peer, (const char(*)[RLE_ADDRESS_MAX])theirs->address,
+                     theirs->addresses);
     rle_peer_changed(peer);
     rle_link_joined(peer);
     if (conn->result && !conn->result->done) {
@@ -287,14 +292,11 @@ static void got_hello(rle_conn *conn, const uint8_t *payload, size_t n)
     rle_rpc *rpc = conn->rpc;
     uint16_t ignored;
     rle_status s = decode_greeting(payload, n, &h->theirs, &ignored);
-    if (s == RLE_OK && n > sizeof h->hello)
-        s = rle_fail(RLE_INVALID_ARGUMENT, "greeting of %zu bytes", n);
+    if (s == RLE_OK) s = keep_payload(payload, n, &h->hello, &h->hello_len);
     if (s != RLE_OK) {
         rle_conn_reject(conn);
         return;
     }
-    memcpy(h->hello, payload, n);
-    h->hello_len = n;
     int low = h->theirs.min_version > rpc->o.min_version ? h->theirs.min_version
                                                          : rpc->o.min_version;
     int high = h->theirs.max_version < rpc->o.max_version ? h->theirs.max_version
@@ -311,8 +313,8 @@ static void got_hello(rle_conn *conn, const uint8_t *payload, size_t n)
         return;
     }
     conn->state = RLE_CONN_PROVING;
-    if (send_greeting(conn, RLE_FRAME_HELLO_ACK, (uint16_t)high, h->ack, sizeof h->ack,
-                      &h->ack_len) != RLE_OK)
+    if (send_greeting(conn, RLE_FRAME_HELLO_ACK, (uint16_t)high, &h->ack, &h->ack_len) !=
+        RLE_OK)
         rle_conn_reject(conn);
 }
 
@@ -322,15 +324,13 @@ static void got_hello_ack(rle_conn *conn, const uint8_t *payload, size_t n)
     rle_rpc *rpc = conn->rpc;
     uint16_t version;
     rle_status s = decode_greeting(payload, n, &h->theirs, &version);
-    if (s == RLE_OK && (n > sizeof h->ack || version < rpc->o.min_version ||
-                        version > rpc->o.max_version))
+    if (s == RLE_OK && (version < rpc->o.min_version || version > rpc->o.max_version))
         s = rle_fail(RLE_INVALID_ARGUMENT, "malformed greeting");
+    if (s == RLE_OK) s = keep_payload(payload, n, &h->ack, &h->ack_len);
     if (s != RLE_OK) {
         rle_handshake_give_up(conn, s);
         return;
     }
-    memcpy(h->ack, payload, n);
-    h->ack_len = n;
     uint8_t proof[RLE_PROOF_SIZE];
     s = rle_auth_proof(&rpc->token, 'c', h->hello, h->hello_len, h->ack, h->ack_len, proof);
     if (s == RLE_OK)
@@ -514,8 +514,7 @@ static void late(rle_timer *t)
 static void greet(rle_conn *conn)
 {
     rle_handshake *h = conn->handshake;
-    rle_status s =
-        send_greeting(conn, RLE_FRAME_HELLO, 0, h->hello, sizeof h->hello, &h->hello_len);
+    rle_status s = send_greeting(conn, RLE_FRAME_HELLO, 0, &h->hello, &h->hello_len);
     if (s != RLE_OK && conn->state != RLE_CONN_DEAD) rle_handshake_give_up(conn, s);
 }
 
@@ -563,7 +562,7 @@ void rle_handshake_begin(rle_conn *conn)
     if (conn->initiator && conn->state == RLE_CONN_CONNECTING) {
         int why = rle_connect_error(conn->transport.fd);
         if (why) {
-            rle_handshake_give_up(conn, rle_connect_failed(&conn->address, why));
+            rle_handshake_give_up(conn, rle_connect_failed(conn->address.shown, why));
             return;
         }
         conn->state = conn->transport.ops->shake ? RLE_CONN_SECURING : RLE_CONN_GREETING;
@@ -592,6 +591,8 @@ void rle_handshake_free(rle_conn *conn)
     if (!conn->handshake) return;
     rle_timer_disarm(&conn->rpc->loop, &conn->handshake->timer);
     rle_contest_leave(conn->handshake);
+    rle_free(conn->handshake->hello);
+    rle_free(conn->handshake->ack);
     rle_free(conn->handshake);
     conn->handshake = NULL;
 }

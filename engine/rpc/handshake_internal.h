@@ -20,11 +20,12 @@ typedef struct rle_greeting {
     char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
 } rle_greeting;
 
-/* What is needed only until the connection is open. */
+/* What is needed only until the connection is open. Small until something has been
+ * proved: anybody may begin one. */
 struct rle_handshake {
     rle_timer timer;
-    rle_greeting mine, theirs;
-    uint8_t hello[1024], ack[1024]; /* payloads as they crossed */
+    rle_greeting theirs;
+    uint8_t *hello, *ack; /* payloads as they crossed; owned, NULL at first */
     size_t hello_len, ack_len;
     rle_rpc *rpc;
     rle_conn *conn;
@@ -36,7 +37,7 @@ struct rle_handshake {
 };
 
 typedef struct rle_refusals {
-    rle_address address;
+    char from[RLE_ADDRESS_MAX]; /* the address, without a port */
     int64_t times[10]; /* of the last ones, a ring */
     int count, next;
     int64_t banned_until;

@@ -64,7 +64,7 @@ void rle_peer_open(rle_peer *peer);
 
 /* connect(2) failed for the reason `why`, an errno. Returns UNAVAILABLE when that may
  * pass. */
-rle_status rle_connect_failed(const rle_address *to, int why);
+rle_status rle_connect_failed(const char *to, int why);
 
 /* ---- link.c ---- */
 

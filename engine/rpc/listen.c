@@ -176,7 +176,7 @@ rle_status rle_rpc_listen(rle_rpc *rpc, const char *text, char *bound)
 
 /* ---- connecting ---- */
 
-rle_status rle_connect_failed(const rle_address *to, int why)
+rle_status rle_connect_failed(const char *to, int why)
 {
     rle_status code = RLE_FAILED_PRECONDITION;
     switch (why) {
@@ -205,7 +205,7 @@ rle_status rle_connect_failed(const rle_address *to, int why)
         break;
     }
     if (code == RLE_UNAVAILABLE) return rle_fail(code, "%s", strerror(why));
-    return rle_fail(code, "cannot connect to %s: %s", to->shown, strerror(why));
+    return rle_fail(code, "cannot connect to %s: %s", to, strerror(why));
 }
 
 rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
@@ -214,7 +214,7 @@ rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
     int fd;
     bool pending;
     rle_status s = rle_connect(to, &fd, &pending);
-    if (s != RLE_OK) return rle_connect_failed(to, errno);
+    if (s != RLE_OK) return rle_connect_failed(to->shown, errno);
     rle_conn *conn;
     RLE_TRY(rle_conn_new(rpc, fd, to, true, pending, &conn));
     conn->result = result;

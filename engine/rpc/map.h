@@ -26,7 +26,7 @@ void rle_map_fini(rle_map *m); /* frees the slots; the map is then empty */
 rle_map_slot *rle_map_get(const rle_map *m, uint64_t key);
 /* The slot of `key`, made with value 0 when it is new. NULL when memory ran out. */
 rle_map_slot *rle_map_put(rle_map *m, uint64_t key);
-/* Nothing when it is not there. A table that was large is freed with its last entry. */
+/* Nothing when it is not there. A table that was large shrinks with its entries. */
 void rle_map_delete(rle_map *m, uint64_t key);
 
 /* For every slot in use; the body must not change the table. */

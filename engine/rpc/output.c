@@ -188,6 +188,14 @@ void rle_conn_drop_output(rle_conn *conn)
     conn->out_over_since = 0;
 }
 
+void rle_conn_trim(rle_conn *conn)
+{
+    if (!conn->calls.used) rle_map_fini(&conn->calls);
+    if (!conn->exported.used) rle_map_fini(&conn->exported);
+    if (!out_waiting(conn) && !conn->chunk && !conn->long_first)
+        rle_conn_drop_output(conn);
+}
+
 /* Nobody is there to read it. What they said last may still wait to be read, and it says
  * more than a broken pipe does: the connection goes when its end is read. */
 static void nobody_reads(rle_conn *conn)

@@ -27,6 +27,22 @@ rle_peer *rle_peer_get(rle_rpc *rpc, const char *name)
     return peer;
 }
 
+void rle_peer_listens(rle_peer *peer, const char (*addresses)[RLE_ADDRESS_MAX], int count)
+{
+    size_t size = (size_t)count * sizeof *addresses;
+    char(*list)[RLE_ADDRESS_MAX] = count ? rle_malloc(size) : NULL;
+    if (list) memcpy(list, addresses, size);
+    rle_free(peer->address);
+    peer->address = list;
+    peer->addresses = list ? count : 0;
+}
+
+void rle_peer_free(rle_peer *peer)
+{
+    rle_free(peer->address);
+    rle_free(peer);
+}
+
 rle_peer *rle_rpc_peer(rle_rpc *rpc, const char *name)
 {
     rle_rpc_enter(rpc);
@@ -89,7 +105,7 @@ int rle_peer_addresses(rle_rpc *rpc, rle_peer *peer, char out[RLE_REF_ADDRESSES]
 {
     rle_rpc_enter(rpc);
     int n = peer->addresses;
-    memcpy(out, peer->address, sizeof peer->address);
+    if (n) memcpy(out, peer->address, (size_t)n * sizeof *peer->address);
     rle_rpc_leave(rpc);
     return n;
 }
@@ -105,9 +121,12 @@ int rle_rpc_own_addresses(rle_rpc *rpc, char out[RLE_REF_ADDRESSES][RLE_ADDRESS_
 void rle_peer_hint(rle_rpc *rpc, rle_peer *peer, const char *const *addresses, int count)
 {
     rle_rpc_enter(rpc);
-    if (!peer->conn && !peer->addresses)
-        for (int i = 0; i < count && i < RLE_REF_ADDRESSES; i++)
-            snprintf(peer->address[peer->addresses++], RLE_ADDRESS_MAX, "%s", addresses[i]);
+    if (!peer->conn && !peer->addresses) {
+        char list[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+        int n = count < RLE_REF_ADDRESSES ? count : RLE_REF_ADDRESSES;
+        for (int i = 0; i < n; i++) snprintf(list[i], sizeof list[i], "%s", addresses[i]);
+        rle_peer_listens(peer, (const char(*)[RLE_ADDRESS_MAX])list, n);
+    }
     rle_rpc_leave(rpc);
 }
 
@@ -130,7 +149,7 @@ size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max)
             info->left = p->left || (conn && conn->going_away);
             if (!conn) continue;
             info->incarnation = conn->incarnation;
-            memcpy(info->address, conn->address.text, sizeof info->address);
+            snprintf(info->address, sizeof info->address, "%s", conn->address.text);
             memcpy(info->note, p->note, sizeof info->note);
             info->silent = conn->active ? 0 : now - conn->heard;
             info->calls_to = conn->calls.used;

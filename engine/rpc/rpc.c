@@ -70,7 +70,10 @@ static int64_t tick_interval(const rle_rpc *rpc)
 static void check_conn(rle_conn *conn, int64_t now)
 {
     rle_rpc *rpc = conn->rpc;
-    if (conn->active) conn->heard = now;
+    if (conn->active)
+        conn->heard = now;
+    else
+        rle_conn_trim(conn);
     conn->active = false;
     int64_t silent = now - conn->heard;
     if (conn->out_over_since && now - conn->out_over_since > RLE_OUT_PATIENCE) {
@@ -409,7 +412,7 @@ void rle_rpc_free(rle_rpc *rpc)
     RLE_MAP_EACH(&rpc->peers, slot)
         for (rle_peer *p = slot->v.pointer, *next; p; p = next) {
             next = p->next_same;
-            rle_free(p);
+            rle_peer_free(p);
         }
     RLE_MAP_EACH(&rpc->exports, slot) rle_free(slot->v.pointer);
     rle_map_fini(&rpc->exports);

@@ -49,12 +49,12 @@
 #include "rpc/transport.h"
 
 enum {
-    RLE_PREAUTH_MAX = 4096, /* bytes of a frame before the handshake is done */
+    RLE_PREAUTH_MAX = 1024, /* bytes of a frame before the handshake is done */
     RLE_PREAUTH_CONNECTIONS = 64,
     RLE_CONTROL_MAX = 64 << 10, /* payload of a control frame */
     RLE_SCRATCH_SIZE = 256 << 10,
     RLE_SCRATCH_MIN_READ = 16 << 10,
-    RLE_READ_AHEAD = 32 << 10, /* of what comes next: a long body is better in place */
+    RLE_READ_AHEAD = 32 << 10,  /* of what comes next: a long body is better in place */
     RLE_READ_TURN = 256 << 10,  /* about what is read from one peer in a turn */
     RLE_OUT_HARD = 64 << 20,    /* bytes that may wait for one peer */
     RLE_OUT_SOFT = 8 << 20,     /* for RLE_OUT_PATIENCE */
@@ -103,8 +103,8 @@ struct rle_peer {
     pid_t pid;
     uint64_t calls_from; /* number of the last one it made */
     char note[RLE_NOTE_MAX]; /* what it was doing when it last answered a ping; "" nothing */
-    int addresses;
-    char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];
+    int addresses;           /* where it listens */
+    char (*address)[RLE_ADDRESS_MAX]; /* so many; owned */
     rle_future *held; /* not yet sent, oldest first */
     rle_future **held_end;
     size_t held_count, held_nested;
@@ -185,7 +185,10 @@ struct rle_conn {
     bool write_armed, initiator, is_unix, body_crc;
     rle_conn_state state;
     rle_ending ending;
-    rle_address address; /* of the other side, or where we connect to */
+    struct {
+        char *text;        /* as rle_address has them; owned */
+        const char *shown; /* its end */
+    } address;             /* of the other side, or where we connect to */
     rle_peer *peer;      /* once open */
     rle_handshake *handshake;
     rle_connect_result *result;
@@ -442,6 +445,10 @@ static inline void rle_rpc_leave(rle_rpc *rpc)
 void rle_peer_changed(rle_peer *peer);
 /* The worker of that name, made if need be; NULL when memory ran out. */
 rle_peer *rle_peer_get(rle_rpc *rpc, const char *name);
+/* Where it listens, in place of what was known; none is known when memory ran out. */
+void rle_peer_listens(rle_peer *peer, const char (*addresses)[RLE_ADDRESS_MAX],
+                      int count);
+void rle_peer_free(rle_peer *peer);
 
 /* ---- connection.c ---- */
 
@@ -474,6 +481,7 @@ void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t
 /* We do not go on with it: with a code the session ends, without one we are leaving. */
 void rle_conn_goaway(rle_conn *conn, rle_status code);
 void rle_conn_drop_output(rle_conn *conn); /* whatever waits to be written */
+void rle_conn_trim(rle_conn *conn); /* empty tables and buffers, kept for later use */
 /* Write what waits; long messages when it is their turn. */
 void rle_conn_flush(rle_conn *conn);
 /* About `most` bytes of long messages, of one connection after another. */

@@ -11,48 +11,66 @@
 #include "rpc/tls_internal.h"
 
 enum {
-    RECORD = 16 << 10,     /* plain bytes of one record */
-    STAGE_FULL = 128 << 10 /* beyond it nothing more is encrypted before it is sent */
+    RECORD = 16 << 10,      /* plain bytes of one record */
+    STAGE_FULL = 128 << 10, /* beyond it nothing more is encrypted before it is sent */
+    READ_AHEAD = 64 << 10   /* of one read, when the handshake is done */
 };
 
 /* ---- what OpenSSL reads and writes ---- */
 
-static int bio_read(BIO *bio, char *to, int n)
+/* Bytes of the socket; a stranger's are counted. 0: there is none, for the reason that is
+ * noted. */
+static size_t receive(rle_tls_conn *c, uint8_t *to, size_t most)
 {
-    rle_tls_conn *c = BIO_get_data(bio);
-    BIO_clear_retry_flags(bio);
-    if (c->drained) { /* the last read took all there was */
-        BIO_set_retry_read(bio);
-        return -1;
-    }
-    size_t most = (size_t)n;
-    if (!c->shaken) { /* a stranger's bytes are counted */
+    if (!c->shaken) {
         if (c->received >= c->most_before) {
             c->too_much = true;
-            return -1;
+            return 0;
         }
         if (most > c->most_before - c->received) most = c->most_before - c->received;
     }
     struct iovec block = {to, most};
     ssize_t got = c->below.ops->readv(&c->below, &block, 1);
     if (got > 0) {
-        if (c->received < sizeof c->first)
-            for (size_t i = 0; i < (size_t)got && c->received + i < sizeof c->first; i++)
-                c->first[c->received + i] = (uint8_t)to[i];
+        for (size_t i = 0; i < (size_t)got && c->received + i < sizeof c->first; i++)
+            c->first[c->received + i] = to[i];
         c->received += (size_t)got;
         c->drained = (size_t)got < most;
-        return (int)got;
+        return (size_t)got;
     }
-    if (got == 0) {
+    if (got == 0)
         c->ended = true;
-        return 0;
-    }
-    if (errno == EAGAIN) {
-        BIO_set_retry_read(bio);
+    else if (errno == EAGAIN)
         c->drained = true;
-    } else {
+    else
         c->socket_errno = errno;
+    return 0;
+}
+
+/* What came before there was an SSL. */
+static int read_early(rle_tls_conn *c, char *to, size_t most)
+{
+    size_t n = c->early_len - c->early_read;
+    if (n > most) n = most;
+    memcpy(to, c->early + c->early_read, n);
+    c->early_read += n;
+    if (c->early_read == c->early_len) {
+        rle_free(c->early);
+        c->early = NULL;
     }
+    return (int)n;
+}
+
+static int bio_read(BIO *bio, char *to, int n)
+{
+    rle_tls_conn *c = BIO_get_data(bio);
+    BIO_clear_retry_flags(bio);
+    if (c->early) return read_early(c, to, (size_t)n);
+    /* Drained: the last read took all there was. */
+    size_t got = c->drained ? 0 : receive(c, (uint8_t *)to, (size_t)n);
+    if (got) return (int)got;
+    if (c->ended) return 0;
+    if (c->drained) BIO_set_retry_read(bio);
     return -1;
 }
 
@@ -146,7 +164,8 @@ static rle_status push(rle_tls_conn *c)
 /* The connection is of no use any more, for the reason in rle_message(). */
 static int spoiled(rle_tls_conn *c, rle_status code)
 {
-    snprintf(c->why, sizeof c->why, "%s", rle_message());
+    rle_free(c->why);
+    c->why = rle_strdup(rle_message());
     c->code = code;
     c->failed = true;
     errno = EPROTO;
@@ -165,19 +184,76 @@ static void stage_alert(rle_tls *tls)
 
 /* ---- the table ---- */
 
+static rle_status new_ssl(rle_tls_conn *c)
+{
+    rle_tls *tls = c->tls;
+    BIO *bio = BIO_new(tls->method);
+    c->ssl = SSL_new(c->initiator ? tls->client : tls->server);
+    if (!bio || !c->ssl) {
+        BIO_free(bio);
+        ERR_clear_error();
+        return rle_oom(0, "tls connection");
+    }
+    BIO_set_data(bio, c);
+    BIO_set_init(bio, 1);
+    SSL_set_bio(c->ssl, bio, bio);
+    SSL_set_app_data(c->ssl, c);
+    if (c->initiator)
+        SSL_set_connect_state(c->ssl);
+    else
+        SSL_set_accept_state(c->ssl);
+    return RLE_OK;
+}
+
+/* The other side begins, and may be anybody: what TLS keeps, tens of KiB, is there for it
+ * when all of its first record has come, and its bytes alone until then. */
+static rle_status first_record(rle_tls_conn *c, bool *whole)
+{
+    enum { HEAD = 5, HANDSHAKE = 0x16 };
+    uint8_t bytes[1024];
+    *whole = false;
+    for (;;) {
+        size_t want = HEAD;
+        if (c->early_len >= HEAD) {
+            want += (size_t)c->early[3] << 8 | c->early[4];
+            *whole = c->early[0] != HANDSHAKE || c->early_len >= want;
+            if (*whole) return new_ssl(c);
+            c->too_much = want > c->most_before;
+        }
+        if (c->too_much) return rle_tls_explain(c, SSL_ERROR_SYSCALL);
+        if (c->drained) return RLE_OK; /* the rest is still to come */
+        size_t most = want - c->early_len;
+        size_t got = receive(c, bytes, most < sizeof bytes ? most : sizeof bytes);
+        if (!got) return c->drained ? RLE_OK : rle_tls_explain(c, SSL_ERROR_SYSCALL);
+        uint8_t *grown = rle_realloc(c->early, c->early_len + got);
+        if (!grown) return rle_oom(c->early_len + got, "connection");
+        memcpy(grown + c->early_len, bytes, got);
+        c->early = grown;
+        c->early_len += got;
+    }
+}
+
 static rle_status tls_shake(rle_transport *t, bool *done)
 {
     rle_tls_conn *c = t->self;
     *done = false;
     c->drained = false;
     ERR_clear_error();
-    int rc = SSL_do_handshake(c->ssl);
-    int kind = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(c->ssl, rc);
     rle_status s = RLE_OK;
-    if (kind != SSL_ERROR_NONE && kind != SSL_ERROR_WANT_READ)
-        s = rle_tls_explain(c, kind);
+    int rc = 0;
+    if (!c->ssl) {
+        bool whole;
+        s = first_record(c, &whole);
+        if (s == RLE_OK && !whole) return RLE_OK;
+    }
+    if (s == RLE_OK) {
+        rc = SSL_do_handshake(c->ssl);
+        int kind = rc == 1 ? SSL_ERROR_NONE : SSL_get_error(c->ssl, rc);
+        if (kind != SSL_ERROR_NONE && kind != SSL_ERROR_WANT_READ)
+            s = rle_tls_explain(c, kind);
+    }
     if (s == RLE_INVALID_ARGUMENT) stage_alert(c->tls);
-    char why[sizeof c->why];
+    char why[320];
     snprintf(why, sizeof why, "%s", s != RLE_OK ? rle_message() : "");
     rle_status sent = push(c); /* an alert, too */
     if (s != RLE_OK) return rle_fail(s, "%s", why);
@@ -185,6 +261,7 @@ static rle_status tls_shake(rle_transport *t, bool *done)
     if (rc != 1) return RLE_OK;
     RLE_TRY(rle_tls_accepted(c));
     c->shaken = *done = true;
+    SSL_set_default_read_buffer_len(c->ssl, READ_AHEAD);
     c->more = true; /* what came with the last message of the handshake */
     return RLE_OK;
 }
@@ -266,13 +343,16 @@ static size_t tls_unsent(const rle_transport *t)
 static rle_status tls_failure(const rle_transport *t)
 {
     const rle_tls_conn *c = t->self;
-    return rle_fail(c->code, "%s", c->why);
+    return rle_fail(c->code, "%s", c->why ? c->why : "out of memory");
 }
 
 static void free_conn(rle_tls_conn *c)
 {
     SSL_free(c->ssl); /* and its BIO */
     rle_free(c->out);
+    rle_free(c->early);
+    rle_free(c->other);
+    rle_free(c->why);
     rle_free(c);
 }
 
@@ -307,27 +387,10 @@ rle_status rle_tls_wrap(rle_tls *tls, rle_transport *t, const rle_address *other
     c->below = *t;
     c->initiator = initiator;
     c->most_before = tls->psk ? RLE_TLS_BEFORE_PSK : RLE_TLS_BEFORE;
-    snprintf(c->other, sizeof c->other, "%s", other->shown);
-    rle_status s = RLE_OK;
-    BIO *bio = BIO_new(tls->method);
-    c->ssl = SSL_new(initiator ? tls->client : tls->server);
-    if (bio) {
-        BIO_set_data(bio, c);
-        BIO_set_init(bio, 1);
-    }
-    if (!bio || !c->ssl) {
-        BIO_free(bio);
-        s = rle_oom(0, "tls connection");
-    } else {
-        SSL_set_bio(c->ssl, bio, bio);
-        SSL_set_app_data(c->ssl, c);
-        if (initiator) {
-            SSL_set_connect_state(c->ssl);
-            s = rle_tls_expect_name(c, other);
-        } else {
-            SSL_set_accept_state(c->ssl);
-        }
-    }
+    c->other = rle_strdup(other->shown);
+    rle_status s = c->other ? RLE_OK : rle_oom(sizeof *c, "connection");
+    if (s == RLE_OK && initiator) s = new_ssl(c);
+    if (s == RLE_OK && initiator) s = rle_tls_expect_name(c, other);
     if (s != RLE_OK) {
         ERR_clear_error();
         free_conn(c);

@@ -42,11 +42,14 @@ typedef struct rle_tls_conn {
     int socket_errno, write_errno; /* of the socket, for good */
     uint8_t first[4]; /* bytes that came */
     size_t received, most_before;
+    uint8_t
+        *early; /* the first record, as much of it as has come, before there is an SSL */
+    size_t early_len, early_read;
     uint8_t *out; /* encrypted, not yet taken by the socket */
     size_t out_len, out_sent;
-    char other[RLE_ADDRESS_MAX]; /* in messages */
+    char *other; /* in messages; owned */
     rle_status code;
-    char why[320];
+    char *why; /* owned; NULL when there was no memory for it */
 } rle_tls_conn;
 
 BIO_METHOD *rle_tls_bio_method(void);

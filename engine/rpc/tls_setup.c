@@ -165,7 +165,12 @@ rle_status rle_tls_expect_name(rle_tls_conn *c, const rle_address *other)
 {
     const rle_tls *tls = c->tls;
     const char *name = tls->name[0] ? tls->name : other->host;
-    if (name[0]) snprintf(c->other, sizeof c->other, "%.120s", name);
+    if (name[0]) {
+        char *shown = rle_strdup(name);
+        if (!shown) return rle_oom(strlen(name), "connection");
+        rle_free(c->other);
+        c->other = shown;
+    }
     if (tls->psk || !name[0]) return RLE_OK; /* a Unix socket has no name */
     X509_VERIFY_PARAM *param = SSL_get0_param(c->ssl);
     unsigned char number[sizeof(struct in6_addr)];
@@ -358,7 +363,6 @@ static SSL_CTX *new_context(const SSL_METHOD *method, bool psk)
     SSL_CTX_set_mode(ctx, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE |
                               SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
     SSL_CTX_set_read_ahead(ctx, 1);
-    SSL_CTX_set_default_read_buffer_len(ctx, 64 << 10);
     SSL_CTX_set_max_cert_list(ctx, RLE_TLS_BEFORE);
     /* Also with a key from the token: then no certificate is good enough. */
     SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
