@@ -72,6 +72,7 @@ end
 
 -- A new piece begins: with the newest weights, unless another rollout is in the middle of one.
 local function begin(self)
+  set_busy(self, false) -- it may have begun already, without a step
   if self.weights then
     self.weights:update()
     self.version = self.weights.version
@@ -81,7 +82,9 @@ end
 
 --- An episode begins with that observation, which is returned. Between two pieces the newest
 -- weights are taken; for the first ones ever it waits. An episode that was broken off, by an
--- error or a lost trainer, is forgotten, where a piece is an episode.
+-- error or a lost trainer, is forgotten, where a piece is an episode. With a length it may be
+-- called with the last observation before any piece: `take` began it with the weights that were
+-- there, and what was learnt from the piece before may have come since.
 function Rollout:start(observation)
   if self.open and not self.whole and not self.length then self:clear() end
   if self.steps == 0 then begin(self) end
@@ -154,7 +157,8 @@ function Rollout:take()
   local observation, open = self.observation, self.open
   self:clear()
   self.observation, self.open = observation, open
-  -- It goes on in the middle of an episode: what acts next decides with the new weights.
+  -- It goes on in the middle of an episode: what acts next decides with the new weights, or with
+  -- those that `start` finds after the piece was reported.
   if open then begin(self) end
   return piece
 end

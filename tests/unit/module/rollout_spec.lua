@@ -119,6 +119,28 @@ describe("rl.rollout", function()
       end
     end
     assert.same({ 2, 4, 6 }, versions)
+    -- Reporting a piece brings the version that was learnt from it: the next one acts with it.
+    local four = rl.rollout.new { weights = weights, length = 2 }
+    three:clear()
+    local state
+    versions, state = {}, four:start(rl.tensor { 0 })
+    for t = 1, 6 do
+      state = rl.tensor { t }
+      if four:add { reward = t, observation = state } then
+        local piece = four:take()
+        versions[#versions + 1] = piece.version
+        assert.equal(t, piece.last:item())
+        newest = newest + 1
+        assert.equal(state, four:start(state))
+        assert.equal(newest, weights.version)
+      end
+    end
+    assert.same({ newest - 3, newest - 2, newest - 1 }, versions)
+    -- Not in the middle of a piece.
+    four:add { reward = 1, observation = state }
+    newest = newest + 1
+    four:start(state)
+    assert.equal(newest - 1, weights.version)
   end)
 
   it("forgets an episode that was broken off", function()
