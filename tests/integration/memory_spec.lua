@@ -1,6 +1,7 @@
 -- Memory that a user sees from outside: --memory-report, RLENGINE_DEVICE_LIMIT, out of
 -- memory across remote calls, injected failures, processes started after a device was used.
 local rl = require "rlengine"
+local figure = require "figure"
 local process = require "process"
 local unistd = require "posix.unistd"
 
@@ -242,6 +243,66 @@ describe("out of memory", function()
     local r = run("rl.zeros(1)", { env = { RLENGINE_DEVICE_LIMIT = "lots" } })
     assert.equal(1, r.code)
     assert.matches('RLENGINE_DEVICE_LIMIT: "lots" is no size', r.err)
+  end)
+end)
+
+-- In others every thread of the remote calls that multiplies matrices gets a workspace.
+describe("B02: memory of a device", function()
+  local device = os.getenv "RLENGINE_TEST_DEVICE" or devices[2] or "cpu"
+  local steps = os.getenv "RLE_FULL" == "1" and 500 or 20
+  -- The CPU's cache also has what came in messages; a GPU's driver counts other processes too.
+  local figures = device == "cpu" and 0
+    or "report.reserved, report.workspace" .. (device:match "^emu" and ", report.used" or "")
+
+  --- Bytes that a trainer holds on its device, with so many threads asked for, after that many
+  -- observers called it at once.
+  local function held(threads, observers)
+    local r = run(([[
+      local rpc, device = rl.rpc, "%s"
+      local weight, open, most = nil, 0, 0
+      rpc.register("act", function(obs)
+        open = open + 1
+        most = math.max(most, open)
+        local sum = rl.scope(function() return obs:to(device):matmul(weight):sum():item() end)
+        rpc.sleep(0.002) -- the others' calls run meanwhile
+        open = open - 1
+        return sum
+      end)
+      rpc.register("play", function(trainer, steps)
+        for i = 1, steps do
+          assert(rpc.rpc_sync(trainer, "act", rl.full({ 2, 400 }, i)) == i * 2 * 400 * 400)
+        end
+        return steps
+      end)
+      rl.launch { observers_per_trainer = %d, rpc = { worker_threads = %d }, trainer = function(ctx)
+        weight = rl.ones(400, 400, { device = device }) -- large enough for cuBLAS
+        local futures = {}
+        for i, name in ipairs(ctx.observers) do
+          futures[i] = rpc.rpc_async(name, "play", ctx.name, %d)
+        end
+        for _, played in ipairs(rpc.wait_all(futures)) do assert(played == %d) end
+        collectgarbage()
+        collectgarbage()
+        local report = rl.memory.report(device)
+        print(report.allocated, %s, most)
+      end }
+    ]]):format(device, observers, threads, steps, steps, figures))
+    assert.equal(0, r.code, r.err)
+    local bytes, most = r.out:match "^(.*)\t(%d+)\n$"
+    return bytes, tonumber(most)
+  end
+
+  it("is the same bytes with 1, 4 and 16 threads, and with as many callers at once", function()
+    local wanted = held(1, 1)
+    assert.truthy(wanted:match "^640000\t")
+    for _, n in ipairs { 4, 16 } do
+      assert.equal(wanted, (held(n, 1)))
+      local bytes, most = held(n, n)
+      assert.equal(wanted, bytes)
+      assert.is_true(most > 1, most)
+      figure("B02", "%d threads asked, %d calls at once: %s bytes on %s, as with 1", n, most,
+        bytes:match "^%d+", device)
+    end
   end)
 end)
 
