@@ -116,7 +116,8 @@ template <int ROWS> __device__ void softmax(bool logarithm, float *y, int n)
     bool writes = threadIdx.x % 32 < LANES;
     float m = largest_of<ROWS>(y, n);
     float sum = sum_of(n, [&](int k) { return rle_expf(y[k * ROWS] - m); });
-    __syncwarp(); /* all have read y */
+    /* All have read y. (not seen emulated: the sum's exchanges part them too) */
+    __syncwarp();
     if (!writes) return;
     if (logarithm) {
         float log_sum = rle_logf(sum);

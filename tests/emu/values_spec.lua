@@ -43,4 +43,17 @@ describe("numbers of the emulated device", function()
     end
     assert.is_true(count > 40)
   end)
+
+  it("end the process wherever CUDA says that it must be ended", function()
+    local header = process.read(folder .. "/driver_types.h")
+    local ends = process.read("engine/device/cuda/errors.c"):match "is_sticky%b()%s*(%b{})"
+    local count = 0
+    for comment, name, number in header:gmatch "/%*%*(.-)%*/%s*(cudaError%w+)%s*=%s*(%d+)" do
+      if comment:gsub("[%s*]+", " "):find("must be terminated", 1, true) then
+        assert.truthy(ends:find("case " .. number .. ":", 1, true), name)
+        count = count + 1
+      end
+    end
+    assert.is_true(count > 8)
+  end)
 end)

@@ -7,12 +7,17 @@ results=$GPU_WORK/results
 mkdir -p "$results"
 : >"$results/counts"
 
+# How many processes use the device at a time, each with a context of its own.
+side_by_side() {
+  local n=$(($(nproc) / 2))
+  echo $((n < 1 ? 1 : n > 8 ? 8 : n))
+}
+
 # suites: runs the suites on standard input (label, seconds, command, separated by tabs), several
 # at a time, and says how they went.
 suites() {
-  local at_a_time=$(($(nproc) / 2))
-  [ "$at_a_time" -ge 1 ] || at_a_time=1
-  [ "$at_a_time" -le 8 ] || at_a_time=8
+  local at_a_time
+  at_a_time=$(side_by_side)
   tee "$results/plan" | tr '\t' '\n' | xargs -d '\n' -n 3 -P "$at_a_time" bash -c '
     IFS=" " read -ra command <<<"$3"
     exec tests/support/run_suite.sh "$0" "$1" "$2" "${command[@]}"' "$results"
@@ -107,47 +112,50 @@ story() {
   return $code
 }
 
+# one_sanitized TOOL ROOM KIND TEST: a line on how it went, and what was found. Under the tool a
+# kernel takes a hundred times as long: no test has to come to its end.
+one_sanitized() {
+  local tool=$1 room=$2 kind=$3 name=$4 log=$GPU_WORK/tool-$3-$4.log code
+  timeout -k 2 "$room" "$tool" --tool "$kind" --error-exitcode 99 "$GPU_BUILD/tests/$name" \
+    >"$log" 2>&1
+  code=$?
+  if [ "$code" -eq 124 ] || [ "$code" -eq 137 ]; then
+    if grep -qE '^=+ (Error|Invalid|Race|Hazard|Barrier|Program hit)' "$log"; then
+      code=99
+    else
+      echo "ok   $kind $name (stopped after $room s, nothing found)"
+      return
+    fi
+  fi
+  if [ "$code" -eq 0 ]; then
+    echo "ok   $kind $name"
+  else # in one write: others run beside it
+    printf 'FAIL %s %s (exit code %d)\n%s\n' "$kind" "$name" "$code" \
+      "$(grep '^=====' "$log" | head -n 30)"
+  fi
+}
+
 sanitizer() {
-  local tool='' place name kind code failed=0 ran=0 without=0 part=0 room
+  local tool='' place runs at_a_time room
   for place in "$(command -v compute-sanitizer)" "$(dirname "${GPU_NVCC:-/}")/compute-sanitizer" \
     "$(dirname "${GPU_NVCC:-/}")/../compute-sanitizer/compute-sanitizer"; do
     [ -z "$tool" ] && [ -n "$place" ] && [ -x "$place" ] && tool=$place
   done
   [ "$GPU_IS_REAL" -eq 1 ] || { echo "the emulation looks for these faults itself"; return 3; }
   [ -n "$tool" ] || { echo "compute-sanitizer is not installed"; return 3; }
-  # Each kind has a third of the time.
+  # Every test has its part of the time, so that each gets its turn with each kind.
+  at_a_time=$(side_by_side)
+  runs=$(($(c_tests | wc -l) * 3))
+  room=$(((GPU_LIMIT - 3) / ((runs + at_a_time - 1) / at_a_time)))
+  [ "$room" -ge 2 ] || { echo "there is too little time for it"; return 3; }
+  [ "$room" -le 60 ] || room=60
+  export -f one_sanitized
   for kind in memcheck racecheck synccheck; do
-    part=$((part + 1))
-    for name in $(c_tests); do
-      # Under it a kernel takes a hundred times as long: no test has to come to its end.
-      room=$((GPU_LIMIT * part / 3 - SECONDS - 3))
-      [ "$room" -le 20 ] || room=20
-      if [ "$room" -lt 2 ]; then
-        without=$((without + 1))
-        echo "     $kind $name: no time left"
-        continue
-      fi
-      timeout -k 2 "$room" "$tool" --tool "$kind" --error-exitcode 99 \
-        "$GPU_BUILD/tests/$name" >"$GPU_WORK/tool.log" 2>&1
-      code=$?
-      ran=$((ran + 1))
-      case $code in
-        0) echo "ok   $kind $name" ;;
-        124 | 137)
-          if grep -qE '^=+ (Error|Invalid|Race|Hazard|Barrier|Program hit)' \
-            "$GPU_WORK/tool.log"; then code=99; else echo "ok   $kind $name (stopped after $room s, nothing found)"; fi ;;
-      esac
-      case $code in
-        0 | 124 | 137) ;;
-        *)
-          failed=$((failed + 1))
-          echo "FAIL $kind $name (exit code $code)"
-          grep '^=====' "$GPU_WORK/tool.log" | head -n 30 ;;
-      esac
-      echo "result: $ran runs, $failed with findings"
-    done
-  done
-  [ "$ran" -gt 0 ] || { echo "there is too little time for it"; return 3; }
-  [ "$without" -eq 0 ] || echo "result: $ran runs, $failed with findings, no time for $without"
-  [ "$failed" -eq 0 ]
+    for name in $(c_tests); do printf '%s\n%s\n' "$kind" "$name"; done
+  done | xargs -d '\n' -n 2 -P "$at_a_time" bash -c 'one_sanitized "$0" "$@"' "$tool" "$room" |
+    tee "$results/sanitized"
+  grep -c '^FAIL ' "$results/sanitized" >"$results/findings"
+  echo "result: $(grep -cE '^(ok|FAIL) ' "$results/sanitized") runs," \
+    "$(cat "$results/findings") with findings"
+  [ "$(cat "$results/findings")" -eq 0 ]
 }

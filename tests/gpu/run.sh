@@ -160,7 +160,7 @@ nvcc=${CUDACXX:-$(command -v nvcc)}
 [ -n "$nvcc" ] || for nvcc in /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc ''; do
   [ ! -x "$nvcc" ] || break
 done
-name=${device#emu} cc=
+name=$device cc=
 if [ "$gpu" -eq 0 ]; then
   name="the emulated device"
 elif command -v nvidia-smi >/dev/null; then
@@ -174,6 +174,11 @@ if [ "$gpu" -eq 1 ] && [ "$make" -eq 1 ] && [ -z "$nvcc" ]; then
   echo "there is no nvcc: install the CUDA Toolkit"
   exit 2
 fi
+# Without nvidia-smi the toolkit knows; and what nvcc does not know is built for as by default.
+if [ "$gpu" -eq 1 ] && [ -z "$cc" ] && [ -n "$nvcc" ]; then
+  cc=$("$(dirname "$nvcc")/__nvcc_device_query" 2>/dev/null | tr ',' '\n' | head -n 1)
+fi
+if [ -z "$nvcc" ] || ! "$nvcc" --list-gpu-code 2>/dev/null | grep -qx "sm_$cc"; then cc=; fi
 version=$([ -z "$nvcc" ] || "$nvcc" --version | sed -n 's/.*release \([0-9.]*\).*/\1/p')
 # A toolkit that was only unpacked has its libraries where nothing looks for them.
 if [ "$gpu" -eq 1 ] && [ -n "$nvcc" ]; then
@@ -189,7 +194,7 @@ fi
   printf '| | |\n|---|---|\n'
   printf '| when | %s |\n' "$(date -u '+%Y-%m-%d %H:%M UTC')"
   printf '| source | %s |\n' "$(git describe --always --dirty 2>/dev/null || echo 'no repository')"
-  if [ "$gpu" -eq 1 ] && [ -n "$cc" ]; then
+  if [ "$gpu" -eq 1 ] && command -v nvidia-smi >/dev/null; then
     printf '| GPU | %s, compute capability %s, %s MiB, %s of them |\n' "$name" "$(field compute_cap)" \
       "$(field memory.total)" "$(nvidia-smi -L 2>/dev/null | wc -l)"
     printf '| driver | %s |\n' "$(field driver_version)"
@@ -253,7 +258,7 @@ GPU_SUITE=$(longer 60)
 export GPU_SUITE
 part device-tests 60 "C tests of the device" device_tests
 part benchmarks 40 "Operations" benchmarks
-part story 60 "The memory story" story
+part story 80 "The memory story" story
 part lua 100 "Lua tests" lua_tests
 part sanitizer 60 "compute-sanitizer" sanitizer
 part policies 40 "Policies from Lua" policies

@@ -17,10 +17,12 @@ static bool is_sticky(cudaError_t e)
     case 717: /* invalid address space */
     case 718: /* invalid program counter */
     case 719: /* launch failure */
+    case 721: /* tensor memory that a kernel did not give back */
     case 214: /* uncorrectable ECC error */
     case 220: /* uncorrectable NVLink error */
     case 226: /* an error of the hardware, contained in this process */
     case 810: /* ended by the MPS server */
+    case 911: /* an error of a device beside the GPU */
         return true;
     default:
         return false;
