@@ -32,7 +32,7 @@ arch=${gpus%%[;-]*}
 "$nvcc" -std=c++17 -O2 -arch=sm_"${arch:-80}" -shared -Xcompiler=-fPIC -Itests/bench \
   -o "$folder/bench/cuda_baseline.so" tests/bench/cuda_baseline.cu
 for test in $tests; do cp "$build/tests/${test%.c}" "$folder/tests"; done
-strip -g "$folder/rlengine" "$folder"/bench/* "$folder"/tests/*
+strip -g "$folder/rlengine" "$folder"/{bench,tests,lib/rlengine}/*
 
 # All they load but the C library and the compiler's; the Lua modules of the specs.
 ldd "$folder/rlengine" "$folder"/tests/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
