@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
@@ -41,6 +42,7 @@ typedef struct member_state {
         start_at; /* when it is decided on, and begun again; INT64_MAX = not */
     int64_t failed_at;
     int status;      /* of its last end */
+    bool untold;     /* it has ended, and how cannot be found out */
     char killed[64]; /* why it was, on request */
 } member_state;
 
@@ -96,7 +98,11 @@ static void begin_ending(supervisor *sv, int64_t quiet)
 /* "died (signal 9)", or why we killed it. */
 static void describe(const member_state *m, int wait_status, char *what, size_t size)
 {
-    if (m->killed[0] && WIFSIGNALED(wait_status))
+    if (m->untold)
+        snprintf(
+            what, size,
+            "ended, and something else in this process took its exit code (waitpid)");
+    else if (m->killed[0] && WIFSIGNALED(wait_status))
         snprintf(what, size, "killed: %s", m->killed);
     else
         rle_process_describe(wait_status, what, size);
@@ -271,6 +277,10 @@ static void reap(supervisor *sv)
         if (!m->running) continue;
         pid_t pid = rle_collect(m->process.pid, &status);
         if (pid == 0 || (pid < 0 && errno == EINTR)) continue;
+        /* ECHILD: a thread of a library waits for every child, or has SIGCHLD ignored.
+         * Who may have failed is not taken for one that ended well. */
+        m->untold = pid < 0;
+        if (m->untold) status = EXIT_FAILURE << 8;
         m->running = false;
         sv->left--;
         any = true;

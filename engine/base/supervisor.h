@@ -27,6 +27,9 @@
  * Lines of processes with `prefix` go through this process and come out whole, with the
  * name in front. The others share this process's standard output and error.
  *
+ * A process whose exit code somebody else in this process has taken (waitpid for every
+ * child, SIGCHLD ignored meanwhile) counts as failed: nobody knows that it ended well.
+ *
  * Nothing polls: the calling thread sleeps in poll(2) until a process, a pipe or a signal
  * has something to say. It must be the process's main thread, or the signals may go to
  * another. The signal mask is put back as it was. */

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -239,6 +240,35 @@ static void exit_codes_count_also_where_children_were_ignored(void **state)
     assert_int_equal(r.exit_code, 4);
 }
 
+/* What a library does that waits for every child there is. */
+static void *take_exit_codes(void *self)
+{
+    (void)self;
+    usleep(100000);
+    signal(SIGCHLD, SIG_IGN);
+    return NULL;
+}
+
+static void an_end_that_nobody_knows_is_no_good_end(void **state)
+{
+    (void)state;
+    static const char *const scripts[] = {"sleep 0.4; exit 3", "sleep 0.4; exit 0"};
+    for (int i = 0; i < 2; i++) {
+        rle_member members[] = {TRAINER(scripts[i]), OBSERVER("exec sleep 60")};
+        rle_group_result r;
+        pthread_t thread;
+        assert_int_equal(pthread_create(&thread, NULL, take_exit_codes, NULL), 0);
+        assert_int_equal(run_group(members, 2, false, &r), RLE_OK);
+        pthread_join(thread, NULL);
+        assert_int_equal(r.exit_code, 1);
+        assert_int_equal(r.failed, 0);
+        assert_string_equal(
+            r.message,
+            "trainer \"agent_0\" ended, and something else in this process took "
+            "its exit code (waitpid)");
+    }
+}
+
 static void every_process_reads_the_source_from_its_start(void **state)
 {
     (void)state;
@@ -421,6 +451,7 @@ int main(int argc, char **argv)
         TEST(a_signal_to_the_launcher_ends_all),
         TEST(an_ignored_signal_stays_ignored),
         TEST(exit_codes_count_also_where_children_were_ignored),
+        TEST(an_end_that_nobody_knows_is_no_good_end),
         TEST(every_process_reads_the_source_from_its_start),
         TEST(lines_come_out_whole_with_the_name_in_front),
         TEST(a_flood_of_output_is_complete),
