@@ -52,6 +52,13 @@ void rle_cli_want_memory_report(lua_State *L);
 /* Print it, if it is wanted and has not been printed. */
 void rle_cli_print_memory(void);
 
+/* ---- the end: leave.c ---- */
+
+/* From now on os.exit takes leave of other workers. */
+void rle_cli_leave_on_exit(lua_State *L);
+/* The program is about to end with that exit code: when that is 0, take leave of them. */
+void rle_cli_leave(int code);
+
 /* ---- failures: report.c ---- */
 
 /* Message handler for lua_pcall: turns an error value into the text that is printed, with

@@ -196,6 +196,7 @@ static int run_program(lua_State *L)
         rle_cli_sim_open(L, o->seed);
     else
         rle_cli_interrupt_init(L);
+    rle_cli_leave_on_exit(L);
     set_arg(L, p->argc, p->argv, o->script);
     set_program(L, p->argc, p->argv);
     if (o->memory_report) rle_cli_want_memory_report(L);
@@ -255,6 +256,7 @@ void rle_cli_run(lua_State *L, rle_cli_program *p)
         fprintf(stderr, RLE_PROGRAM ": not enough memory\n");
         p->code = EX_OSERR;
     }
+    rle_cli_leave(p->code);
 }
 
 int main(int argc, char **argv)

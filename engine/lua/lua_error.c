@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <sysexits.h>
 
+#include "base/words.h"
 #include "device/device.h"
 
 static const char error_meta_key;
@@ -237,34 +238,12 @@ static int error_exit_code(lua_State *L)
 
 /* ---- options ---- */
 
-static int edit_distance(const char *a, const char *b)
-{
-    enum { MAX = 40 };
-    int row[MAX + 1];
-    int n = (int)strlen(b);
-    if (n > MAX) return MAX;
-    for (int j = 0; j <= n; j++) row[j] = j;
-    for (int i = 1; a[i - 1]; i++) {
-        int diagonal = row[0];
-        row[0] = i;
-        for (int j = 1; j <= n; j++) {
-            int up = row[j];
-            int best = diagonal + (a[i - 1] != b[j - 1]);
-            if (up + 1 < best) best = up + 1;
-            if (row[j - 1] + 1 < best) best = row[j - 1] + 1;
-            diagonal = up;
-            row[j] = best;
-        }
-    }
-    return row[n];
-}
-
 const char *rle_lua_nearest(const char *word, const char *const *known)
 {
     const char *best = NULL;
     int best_distance = (int)strlen(word) / 2 + 2;
     for (; *known; known++) {
-        int d = edit_distance(word, *known);
+        int d = rle_word_distance(word, *known);
         if (d < best_distance) {
             best_distance = d;
             best = *known;

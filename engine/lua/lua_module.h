@@ -29,4 +29,9 @@ int rle_lua_exit_code(lua_State *L, int idx);
  * waits by itself. May raise. The prompt waits for keys in it. */
 bool rle_lua_rpc_pump(lua_State *L, int fd);
 
+/* The process is about to end well: tell the workers it is connected to that it leaves,
+ * and send what waits to be sent, for half a second at most. Runs no Lua, waits for no
+ * call. Does nothing without a worker, or in a child of the process that has it. */
+void rle_lua_rpc_leave(void);
+
 #endif

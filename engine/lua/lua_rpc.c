@@ -88,13 +88,26 @@ static void say_goodbye(void *self, const char *message)
         nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }
 
+void rle_lua_rpc_leave(void)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    if (!s->rpc || s->forked) return;
+    rle_rpc_stop(s->rpc);
+    int64_t end = rle_now() + RLE_SECONDS / 2;
+    while (!rle_rpc_flushed(s->rpc) && rle_now() < end) {
+        rle_rpc_turn(s->rpc, false);
+        if (rle_simulated()) break; /* what can be sent there is */
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+}
+
 /* ---- init ---- */
 
 static const char *const init_options[] = {
-    "name",         "listen",          "connect",     "token",      "token_fd",
-    "token_file",   "max_concurrent",  "max_calls",   "heartbeat",  "timeout",
-    "call_timeout", "connect_timeout", "max_message", "allow_uids", "insecure_network",
-    "busy_after",   "reconnect_for",   "tls",         NULL};
+    "name",         "listen",          "connect",     "token",        "token_fd",
+    "token_file",   "max_concurrent",  "max_calls",   "heartbeat",    "timeout",
+    "call_timeout", "connect_timeout", "max_message", "allow_uids",   "insecure_network",
+    "busy_after",   "reconnect_for",   "tls",         "join_timeout", NULL};
 
 static int64_t seconds_option(lua_State *L, const char *key)
 {
@@ -214,6 +227,7 @@ static int rpc_init(lua_State *L)
                          .peer_timeout = seconds_option(L, "timeout"),
                          .call_timeout = seconds_option(L, "call_timeout"),
                          .busy_after = seconds_option(L, "busy_after"),
+                         .join_timeout = seconds_option(L, "join_timeout"),
                          .reconnect_for = reconnect_option(L),
                          .members = true,
                          .insecure_network =

@@ -167,6 +167,16 @@ static int rpc_lost(lua_State *L)
     return rle_lua_fail(L, RLE_UNAVAILABLE, "worker \"%s\" disconnected", name);
 }
 
+/* who_is_here(wanted) -> words to put behind a message that this worker is not */
+static int rpc_who_is_here(lua_State *L)
+{
+    char here[1024];
+    rle_rpc_who_is_here(rle_lua_rpc_check(L)->rpc, luaL_checkstring(L, 1), here,
+                        sizeof here);
+    lua_pushstring(L, here);
+    return 1;
+}
+
 static int rpc_membership(lua_State *L)
 {
     lua_pushnumber(L, (lua_Number)rle_rpc_membership(rle_lua_rpc_check(L)->rpc));
@@ -264,6 +274,7 @@ const luaL_Reg rle_lua_rpc_worker_functions[] = {
     {"note", rpc_note},
     {"found", rpc_found},
     {"lost", rpc_lost},
+    {"who_is_here", rpc_who_is_here},
     {"membership", rpc_membership},
     {"open_calls", rpc_open_calls},
     {"counters", rpc_counters},

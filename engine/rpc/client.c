@@ -63,10 +63,18 @@ static rle_status keep_body(rle_future *f, rle_encoder *e)
     return RLE_OK;
 }
 
+/* Nobody knows whether there will ever be a worker of that name. */
+static bool may_never_come(const rle_peer *peer)
+{
+    return !peer->known && !peer->opening;
+}
+
 static void hold(rle_future *f, rle_encoder *e, rle_future *after)
 {
     rle_status s = keep_body(f, e);
-    if (s == RLE_OK) s = rle_timer_arm(&f->rpc->loop, &f->timer, f->deadline);
+    int64_t until = f->deadline, join = f->started + f->rpc->o.join_timeout;
+    if (!after && may_never_come(f->peer) && join < until) until = join;
+    if (s == RLE_OK) s = rle_timer_arm(&f->rpc->loop, &f->timer, until);
     if (s != RLE_OK) {
         rle_future_fail(f, s, RLE_OUTCOME_NOT_EXECUTED, "%s", rle_message());
         return;
@@ -84,6 +92,24 @@ static void hold(rle_future *f, rle_encoder *e, rle_future *after)
     peer->held_count++;
     if (f->nested) peer->held_nested++;
     f->in_peer_list = true;
+}
+
+bool rle_future_unjoined(rle_future *f)
+{
+    rle_peer *peer = f->peer;
+    char here[1024];
+    bool early = rle_now() < f->deadline;
+    if (early && !may_never_come(peer) &&
+        rle_timer_arm(&f->rpc->loop, &f->timer, f->deadline) == RLE_OK)
+        return false;
+    rle_peers_here(f->rpc, peer->name, here, sizeof here);
+    rle_future_fail(
+        f, early ? RLE_NOT_FOUND : RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED,
+        "worker \"%s\" has not joined in %.3f s, \"%s\" was not sent (outcome: not "
+        "executed)%s",
+        peer->name, (double)(early ? f->rpc->o.join_timeout : f->timeout) / RLE_SECONDS,
+        f->method, here);
+    return true;
 }
 
 void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before, const char *after)
@@ -197,6 +223,7 @@ void rle_peer_send_held(rle_peer *peer)
 static void fail_unreachable(rle_future *f)
 {
     rle_peer *peer = f->peer;
+    char here[1024];
     if (peer->is_self)
         rle_future_fail(f, RLE_FAILED_PRECONDITION, RLE_OUTCOME_NOT_EXECUTED,
                         "\"%s\" is this worker itself", peer->name);
@@ -205,14 +232,17 @@ static void fail_unreachable(rle_future *f)
                         "owner \"%s\" of this reference is gone", peer->name);
     else if (peer->known)
         rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED,
-                        "worker \"%s\" is not connected, \"%s\" was not sent (outcome: not "
-                        "executed)",
-                        peer->name, f->method);
-    else
-        rle_future_fail(f, RLE_NOT_FOUND, RLE_OUTCOME_NOT_EXECUTED,
-                        "no worker \"%s\" is known here; this worker does not listen, so none "
-                        "can join",
-                        peer->name);
+                        "worker \"%s\" %s, \"%s\" was not sent (outcome: not executed)",
+                        peer->name, peer->left ? "has left" : "is not connected",
+                        f->method);
+    else {
+        rle_peers_here(f->rpc, peer->name, here, sizeof here);
+        rle_future_fail(
+            f, RLE_NOT_FOUND, RLE_OUTCOME_NOT_EXECUTED,
+            "no worker \"%s\" is known here; this worker does not listen, so none "
+            "can join%s",
+            peer->name, here);
+    }
 }
 
 /* Send it, hold it, or fail it. `e` NULL: the body is f's own. `its_turn`: nothing that is

@@ -538,7 +538,8 @@ void rle_conn_reject(rle_conn *conn)
     char reason[512];
     snprintf(reason, sizeof reason, "%s", rle_message());
     if (conn->peer)
-        rle_log(RLE_LOG_WARN, "closed \"%s\": %s", conn->peer->name, reason);
+        rle_log_about(conn->rpc, RLE_LOG_WARN, "closed \"%s\": %s", conn->peer->name,
+                      reason);
     else if (conn->initiator || rle_stranger_told(conn->rpc))
         rle_log(RLE_LOG_WARN, "closed %s: %s", conn->address.shown, reason);
     rle_conn_close(conn, reason, true);

@@ -117,9 +117,11 @@ static void note_absence(rle_conn *conn, uint32_t away_ms)
     if (!oldest) return;
     conn->busy_logged = true;
     const rle_peer *peer = conn->peer;
-    rle_log(RLE_LOG_WARN, "worker \"%s\" is alive but \"%s\" has run for %.1f s (pid %d%s%s)",
-            peer->name, oldest->method, (double)(rle_now() - oldest->started) / RLE_SECONDS,
-            (int)conn->pid, peer->note[0] ? ", " : "", peer->note);
+    rle_log_about(rpc, RLE_LOG_WARN,
+                  "worker \"%s\" is alive but \"%s\" has run for %.1f s (pid %d%s%s)",
+                  peer->name, oldest->method,
+                  (double)(rle_now() - oldest->started) / RLE_SECONDS, (int)conn->pid,
+                  peer->note[0] ? ", " : "", peer->note);
 }
 
 static void goaway(rle_conn *conn, const rle_frame *f)

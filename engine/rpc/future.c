@@ -247,15 +247,13 @@ static void deadline_over(rle_timer *t)
         rle_future_fail(f, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_UNKNOWN,
                         "\"%s\" on \"%s\" took longer than %.3f s (outcome: unknown)", f->method,
                         f->peer->name, (double)f->timeout / RLE_SECONDS);
-    } else if (f->peer->conn || f->after || f->peer->known) {
+    } else if (f->after ||
+               (rle_now() >= f->deadline && (f->peer->conn || f->peer->known))) {
         rle_future_fail(f, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED,
                         "\"%s\" on \"%s\" was not started in time (outcome: not executed)",
                         f->method, f->peer->name);
     } else {
-        rle_future_fail(f, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED,
-                        "worker \"%s\" has not joined in %.3f s, \"%s\" was not sent (outcome: "
-                        "not executed)",
-                        f->peer->name, (double)f->timeout / RLE_SECONDS, f->method);
+        rle_future_unjoined(f);
     }
     rle_future_unref(f);
 }

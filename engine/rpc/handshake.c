@@ -401,8 +401,9 @@ void rle_handshake_admit(rle_conn *conn)
         s = rle_fail(RLE_ABORTED, "\"%s\" is connecting to \"%s\" already", rpc->name,
                      h->theirs.name);
     if (s != RLE_OK) {
-        rle_log(s == RLE_ABORTED ? RLE_LOG_DEBUG : RLE_LOG_WARN, "refused %s: %s",
-                conn->address.shown, rle_message());
+        if (s != RLE_ABORTED)
+            rle_log_about(rpc, RLE_LOG_WARN, "refused %s: %s", conn->address.shown,
+                          rle_message());
         rle_handshake_refuse(conn, s);
         return;
     }

@@ -3,6 +3,7 @@
 #ifndef RLE_RPC_HANDSHAKE_INTERNAL_H
 #define RLE_RPC_HANDSHAKE_INTERNAL_H
 
+#include "base/log.h"
 #include "rpc/frame.h"
 #include "rpc/rpc.h"
 #include "rpc/transport.h"
@@ -42,6 +43,16 @@ typedef struct rle_refusals {
     int count, next;
     int64_t banned_until;
 } rle_refusals;
+
+/* A line that was logged, or would have been within a second of it. */
+typedef struct rle_repeat {
+    int64_t at; /* 0: none */
+    uint32_t left_out;
+    rle_log_level level;
+    char text[448];
+} rle_repeat;
+
+enum { RLE_REPEATS = 16 };
 
 enum { RLE_REFUSAL_ADDRESSES = 64, RLE_REFUSALS_A_MINUTE = 10 };
 

@@ -51,6 +51,14 @@ void rle_refusal_log(rle_conn *conn, const char *why);
 /* Too many refusals came from there: do not even listen. */
 bool rle_refusal_banned(rle_rpc *rpc, const rle_address *address);
 
+/* ---- repeats.c ---- */
+
+/* Log a line that other workers bring about: the same one once a second at most. */
+void rle_log_about(rle_rpc *rpc, rle_log_level level, const char *fmt, ...)
+    RLE_PRINTF(3, 4);
+/* How often those were that have been left out; `all`: whatever is not said yet. */
+void rle_repeats_tell(rle_rpc *rpc, int64_t now, bool all);
+
 /* ---- listen.c ---- */
 
 void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */

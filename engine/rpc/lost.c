@@ -66,11 +66,17 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
     size_t released = rle_export_release_all(conn);
     if (!quiet && conn->going_away && !failed)
         rle_log(RLE_LOG_DEBUG, "worker \"%s\" left", peer->name);
+    else if (!quiet && conn->going_away && !clogged && !rpc->stopping && !rle_interrupted)
+        rle_log_about(rpc, RLE_LOG_WARN,
+                      "worker \"%s\" left; %zu call%s failed, %zu reference%s released",
+                      peer->name, failed, failed == 1 ? "" : "s", released,
+                      released == 1 ? "" : "s");
     else if (!quiet && !rpc->stopping && !rle_interrupted) /* asked to end: so are others */
-        rle_log(RLE_LOG_WARN,
-                "worker \"%s\" %s: %s; %zu call%s failed, %zu reference%s released",
-                peer->name, clogged ? "dropped" : "lost", clogged ? clogged : reason, failed,
-                failed == 1 ? "" : "s", released, released == 1 ? "" : "s");
+        rle_log_about(rpc, RLE_LOG_WARN,
+                      "worker \"%s\" %s: %s; %zu call%s failed, %zu reference%s released",
+                      peer->name, clogged ? "dropped" : "lost",
+                      clogged ? clogged : reason, failed, failed == 1 ? "" : "s",
+                      released, released == 1 ? "" : "s");
     if (sought) rle_link_lost(peer);
     rle_contest_settle(peer);
 }

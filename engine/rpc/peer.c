@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/words.h"
 #include "rpc/rpc_internal.h"
 
 rle_peer *rle_peer_get(rle_rpc *rpc, const char *name)
@@ -162,6 +163,64 @@ size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max)
     rle_rpc_leave(rpc);
     return n;
 }
+
+/* ---- who is here, for people ---- */
+
+enum { NAMES_SHOWN = 8 };
+
+/* Put a name into the sorted list of the first NAMES_SHOWN ones. */
+static int put_name(const char **names, int n, const char *name)
+{
+    int at = n;
+    while (at && strcmp(names[at - 1], name) > 0) at--;
+    if (at == NAMES_SHOWN) return n;
+    if (n == NAMES_SHOWN) n--;
+    memmove(names + at + 1, names + at, (size_t)(n - at) * sizeof *names);
+    names[at] = name;
+    return n + 1;
+}
+
+void rle_peers_here(const rle_rpc *rpc, const char *wanted, char *out, size_t size)
+{
+    const char *names[NAMES_SHOWN], *near = NULL;
+    /* Names are short and alike: what is further away is another one. */
+    int shown = 0, distance = 2 + (int)strlen(wanted) / 4;
+    size_t all = 0, used = 0;
+    RLE_MAP_EACH(&rpc->peers, slot)
+    {
+        for (const rle_peer *p = slot->v.pointer; p; p = p->next_same) {
+            if (!p->conn || p->conn->going_away) continue;
+            all++;
+            shown = put_name(names, shown, p->name);
+            int d = rle_word_distance(wanted, p->name);
+            if (d > distance) continue;
+            near = d < distance ? p->name : NULL; /* of two that are as near, neither */
+            distance = d;
+        }
+    }
+    out[0] = 0;
+    if (!all) {
+        snprintf(out, size, "; no other worker is here");
+        return;
+    }
+    for (int i = 0; i < shown && used < size; i++)
+        used += (size_t)snprintf(out + used, size - used, "%s\"%s\"",
+                                 i ? ", " : "; here are ", names[i]);
+    if (all > (size_t)shown && used < size)
+        used += (size_t)snprintf(out + used, size - used, " and %zu more",
+                                 all - (size_t)shown);
+    if (near && used < size)
+        snprintf(out + used, size - used, "; did you mean \"%s\"?", near);
+}
+
+void rle_rpc_who_is_here(rle_rpc *rpc, const char *wanted, char *out, size_t size)
+{
+    rle_rpc_enter(rpc);
+    rle_peers_here(rpc, wanted, out, size);
+    rle_rpc_leave(rpc);
+}
+
+/* ---- who came and went ---- */
 
 uint64_t rle_rpc_membership(rle_rpc *rpc)
 {

@@ -46,10 +46,10 @@ static void no_answer(rle_timer *t)
         if (s != RLE_OK) rle_handshake_refuse(h->conn, s);
         return;
     }
-    rle_log(RLE_LOG_WARN,
-            "worker \"%s\" replaced: the old connection did not answer a ping in "
-            "%.1f s",
-            old->peer->name, (double)patience(rpc) / RLE_SECONDS);
+    rle_log_about(rpc, RLE_LOG_WARN,
+                  "worker \"%s\" replaced: the old connection did not answer a ping in "
+                  "%.1f s",
+                  old->peer->name, (double)patience(rpc) / RLE_SECONDS);
     old->ending = RLE_ENDING_REPLACED;
     rle_conn_goaway(old, RLE_UNAVAILABLE);
     rle_conn_close(old, "replaced", true); /* settles it */
@@ -62,7 +62,8 @@ bool rle_replace(rle_conn *conn, rle_conn *old)
     /* What we opened to it ourselves it may not have seen yet: that is no old connection.
      */
     if (old->incarnation == h->theirs.incarnation && !old->initiator) {
-        rle_log(RLE_LOG_INFO, "worker \"%s\" replaced: it connected again", peer->name);
+        rle_log_about(conn->rpc, RLE_LOG_INFO,
+                      "worker \"%s\" replaced: it connected again", peer->name);
         old->ending = RLE_ENDING_REPLACED;
         rle_conn_close(old, "replaced", true);
         old = peer->conn; /* somebody else has waited for this */
@@ -105,7 +106,8 @@ void rle_contest_answered(rle_conn *old, uint64_t number)
     rle_fail(RLE_ALREADY_EXISTS,
              "\"%s\" is already connected from pid %d; pick another name",
              old->peer->name, (int)old->pid);
-    rle_log(RLE_LOG_WARN, "refused %s: %s", conn->address.shown, rle_message());
+    rle_log_about(conn->rpc, RLE_LOG_WARN, "refused %s: %s", conn->address.shown,
+                  rle_message());
     rle_handshake_refuse(conn, RLE_ALREADY_EXISTS);
 }
 

@@ -123,6 +123,7 @@ static void tick(rle_timer *t)
         if (conn->state == RLE_CONN_OPEN) check_conn(conn, now);
     }
     if (rpc->strangers) rle_strangers_count(rpc, now);
+    rle_repeats_tell(rpc, now, false);
     rle_timer_arm(&rpc->loop, t, now + interval);
 }
 
@@ -296,6 +297,7 @@ static void defaults(rle_rpc_options *o)
     if (!o->peer_timeout) o->peer_timeout = 10 * RLE_SECONDS;
     if (!o->call_timeout) o->call_timeout = 60 * RLE_SECONDS;
     if (!o->busy_after) o->busy_after = 30 * RLE_SECONDS;
+    if (!o->join_timeout) o->join_timeout = 10 * RLE_SECONDS;
     if (!o->reconnect_for) o->reconnect_for = 60 * RLE_SECONDS;
     if (!o->max_message) o->max_message = 64 << 20;
     if (!o->min_version) o->min_version = RLE_PROTOCOL_VERSION;
@@ -383,6 +385,7 @@ void rle_rpc_free(rle_rpc *rpc)
     rpc->service = NULL;
     rle_link_end_all(rpc);
     while (rpc->conns) rle_conn_close(rpc->conns, "shut down", true);
+    rle_repeats_tell(rpc, rle_now(), true);
     RLE_MAP_EACH(&rpc->peers, slot)
         for (rle_peer *p = slot->v.pointer; p; p = p->next_same)
             rle_peer_fail_held(p, RLE_UNAVAILABLE, "this worker is stopping and did not send ",

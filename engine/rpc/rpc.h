@@ -52,6 +52,7 @@ typedef struct rle_rpc_options {
     const uid_t *allow_uids;   /* users besides our own at Unix sockets */
     int allow_uid_count;
     int64_t busy_after;        /* log a call that keeps a peer's Lua so long; 0 = 30 s */
+    int64_t join_timeout; /* a call waits so long for a worker never seen; 0 = 10 s */
     int64_t reconnect_for;     /* look so long for a worker we lost; 0 = 60 s, < 0: not */
     uint64_t random_seed;      /* of the pauses between attempts; 0 = from the system */
     int min_version, max_version; /* of the protocol; 0 = what this build speaks */
@@ -168,6 +169,9 @@ int rle_rpc_own_addresses(rle_rpc *rpc, char out[RLE_REF_ADDRESSES][RLE_ADDRESS_
 void rle_peer_hint(rle_rpc *rpc, rle_peer *peer, const char *const *addresses, int count);
 /* Fill up to `max` records of the peers ever seen; returns how many there are. */
 size_t rle_rpc_peers(rle_rpc *rpc, rle_peer_info *out, size_t max);
+/* "; here are \"obs_0\", \"obs_1\"; did you mean \"obs_1\"?": who is connected, for
+ * messages that a worker of that name is not. */
+void rle_rpc_who_is_here(rle_rpc *rpc, const char *wanted, char *out, size_t size);
 /* Changes with every worker that comes or goes. Cheap. */
 uint64_t rle_rpc_membership(rle_rpc *rpc);
 

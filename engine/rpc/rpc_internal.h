@@ -6,6 +6,7 @@
  *   output.c      frames out of it
  *   handshake.c   who may talk to us
  *   refusals.c    those who may not, and who is not answered any more
+ *   repeats.c     lines of the log about workers that come and go
  *   listen.c      listening and connecting
  *   link.c        connections we made, looked for again when they are lost
  *   replace.c     a name that is taken: is its connection alive?
@@ -39,6 +40,7 @@
 #define RLE_RPC_INTERNAL_H
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "base/note.h"
 #include "rpc/handshake_internal.h"
@@ -353,6 +355,9 @@ struct rle_rpc {
     bool crowded;     /* too many of them: nothing is accepted */
     struct rle_listener *short_of; /* descriptors or memory: where somebody waits */
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];
+    rle_repeat repeats[RLE_REPEATS]; /* repeats.c: lines of the last second */
+    int64_t lines_paid;              /* until then, if each takes a tenth of a second */
+    uint64_t lines_unsaid;           /* there was no room for */
     int64_t strangers_since; /* refusals.c: those of this minute */
     uint32_t strangers;
 
@@ -443,6 +448,8 @@ static inline void rle_rpc_leave(rle_rpc *rpc)
 
 /* It has come or gone. */
 void rle_peer_changed(rle_peer *peer);
+/* rle_rpc_who_is_here, with the lock. */
+void rle_peers_here(const rle_rpc *rpc, const char *wanted, char *out, size_t size);
 /* The worker of that name, made if need be; NULL when memory ran out. */
 rle_peer *rle_peer_get(rle_rpc *rpc, const char *name);
 /* Where it listens, in place of what was known; none is known when memory ran out. */
@@ -544,6 +551,9 @@ void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before,
                         const char *after);
 /* Fail those that use a reference: it went with the connection. */
 void rle_peer_fail_held_refs(rle_peer *peer);
+/* Its time is over, before that of the call; false: it waits on, for the worker is there.
+ */
+bool rle_future_unjoined(rle_future *f);
 void rle_future_unhold(rle_future *f); /* out of the list it is held in, if any */
 /* What it was held for is over: send it, or let it fail likewise. */
 void rle_future_go_after(rle_future *f, rle_encoder *e, rle_future *after);

@@ -186,13 +186,14 @@ rpc._without_threads = without_threads
 --   $RLENGINE_TOKEN_FILE, ~/.config/rlengine/token); max_concurrent (256): calls served at
 --   once; max_calls (64): calls a worker may have open here; call_timeout (60 s): deadline of
 --   calls that give none; heartbeat (3 s), timeout (10 s): a worker silent for so long is
---   given up; connect_timeout (10 s): so long connecting is tried again; reconnect_for (60 s; 0:
---   not at all): a worker that this one connected to and lost is looked for, and calls to it
---   wait; max_message (64 MiB): bytes accepted; tls: encrypts TCP connections, "psk" with a key
---   made from the token, or {cert = file, key = file, ca = file, name =}: certificates of both
---   sides, in PEM; name: what those of workers we connect to must name (default: the host of the
---   address); insecure_network: listen or connect beyond this machine without TLS; allow_uids:
---   other users at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
+--   given up; connect_timeout (10 s): so long connecting is tried again; join_timeout (10 s): so
+--   long a call waits for a worker that was never here; reconnect_for (60 s; 0: not at all): a
+--   worker that this one connected to and lost is looked for, and calls to it wait; max_message
+--   (64 MiB): bytes accepted; tls: encrypts TCP connections, "psk" with a key made from the token,
+--   or {cert = file, key = file, ca = file, name =}: certificates of both sides, in PEM; name:
+--   what those of workers we connect to must name (default: the host of the address);
+--   insecure_network: listen or connect beyond this machine without TLS; allow_uids: other users
+--   at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
 --   worker_threads, num_worker_threads, io_threads: accepted and not used, calls need none
 -- @return the addresses it listens on
 function rpc.init(given)
@@ -254,7 +255,8 @@ local function wait_for(names, timeout, or_left)
     end
     if not missing then return end
     if waited >= timeout then
-      fail("DEADLINE_EXCEEDED", 'worker "%s" has not joined in %.3f s', missing, timeout)
+      fail("DEADLINE_EXCEEDED", 'worker "%s" has not joined in %.3f s%s', missing, timeout,
+        c.who_is_here(missing))
     end
     futures.sleep(0.005)
     waited = waited + 0.005
@@ -262,10 +264,15 @@ local function wait_for(names, timeout, or_left)
 end
 
 --- Wait until those workers are connected. Raises what made one of them be given up, when it
--- was looked for and not found.
--- @param names list
+-- was looked for and not found. A call to a worker that has yet to join waits by itself, but not
+-- longer than join_timeout (rpc.init).
+-- @param names of the workers: a list, or a single one
 -- @param[opt] given {timeout = seconds}, default 60: then DEADLINE_EXCEEDED
 function rpc.wait_for(names, given)
+  if type(names) == "string" then names = { names } end
+  if type(names) ~= "table" then
+    fail("INVALID_ARGUMENT", "rpc.wait_for wants the names of workers, got %s", type(names))
+  end
   wait_for(names, futures.timeout_of("wait_for", given) or 60)
 end
 
@@ -274,7 +281,10 @@ function rpc._wait_for_start(names) wait_for(names, 60, true) end
 
 --- Stop being a worker: no new calls, those being served may finish, peers are told. In a
 -- handler it makes rpc.serve return.
--- A process that ends without it is lost to its peers, and those that connected to it look for it.
+-- The program rlengine does without it when it ends well: at the end of the script or with
+-- os.exit(0) it says goodbye by itself, though it waits for no calls then. A process that fails, is
+-- interrupted or killed is lost to its peers, and those that connected to it look for it; so is
+-- one of another Lua that ends without rpc.shutdown.
 -- @param[opt] given {timeout = seconds}, default 10: how long calls may take to finish
 function rpc.shutdown(given)
   local timeout = options.check("rpc.shutdown", given, { timeout = "number" }).timeout or 10

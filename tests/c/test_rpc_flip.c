@@ -225,6 +225,7 @@ static void f16_words_for_wrong_frames(void **state)
                      test_log_count, test_log_count ? test_log[0] : "", cases[i].line);
         assert_null(w.conn);
         wire_shut(&w);
+        memset(rpc->repeats, 0, sizeof rpc->repeats); /* the same line may come at once */
     }
     static const struct {
         const char *bytes, *line;

@@ -252,11 +252,14 @@ function World:logged(text, seconds)
   return self:find(text, seconds)
 end
 
---- How often it was logged so far.
+--- How often it was logged so far, or would have been: what comes again within a second is
+-- counted, and said when it is over.
 function World:count(text)
   local n = 0
   for _, line in ipairs(self:lines()) do
-    if line.text:find(text, 1, true) then n = n + 1 end
+    if line.text:find(text, 1, true) then
+      n = n + tonumber(line.text:match " %((%d+) times? more within a second%)$" or 1)
+    end
   end
   return n
 end
