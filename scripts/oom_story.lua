@@ -44,6 +44,14 @@ end
 
 local shown = { [1] = true, [2] = true, [10] = true, [100] = true, [1000] = true }
 
+--- The engine's figures and, but on the CPU, the driver's own: what is in use on the device, on a
+-- GPU by other processes too.
+local function figures(device)
+  local stats = rl.memory.stats(device)
+  if args.device ~= "cpu" then stats.used = rl.memory.report(device).used end
+  return stats
+end
+
 --- Run seed_program.lua with so many observers. After each line that it prints the figures of
 -- the device are noted; -> (in the trainer) by the second episode and by the last.
 local function seed_program(rounds, observers, finish)
@@ -57,16 +65,15 @@ local function seed_program(rounds, observers, finish)
       limit(device)
       function print(line) -- luacheck: ignore
         episode = episode + 1
-        local stats = rl.memory.stats(device)
+        if not shown[episode] and episode ~= rounds then return end
+        local stats = figures(device)
         if episode == 2 then second = stats end
-        if shown[episode] or episode == rounds then
-          say_line(("%s   (%d bytes allocated, %d reserved)"):format(line, stats.allocated,
-            stats.reserved))
-        end
+        say_line(("%s   (%d bytes allocated, %d reserved%s)"):format(line, stats.allocated,
+          stats.reserved, stats.used and (", %d in use on the device"):format(stats.used) or ""))
       end
       trainer(ctx)
       print = say_line -- luacheck: ignore
-      finish(device, second, rl.memory.stats(device))
+      finish(device, second, figures(device))
     end
     launch(given)
   end
@@ -84,6 +91,8 @@ local function flat(second, last)
       last[key])
   end
   if args.device == "cpu" then return end
+  promise(not emulated or last.used - second.used == last.reserved - second.reserved,
+    "the driver says %d after episode 2, %d at the end", second.used, last.used)
   local longer = last.peak - second.peak
   promise(last.reserved - second.reserved <= (longer > 0 and 2 * longer + SEGMENT or 0),
     "reserved: %d after episode 2, %d at the end, though the peak went from %d to %d only",

@@ -116,8 +116,10 @@ story() {
 # kernel takes a hundred times as long: no test has to come to its end.
 one_sanitized() {
   local tool=$1 room=$2 kind=$3 name=$4 log=$GPU_WORK/tool-$3-$4.log code
-  timeout -k 2 "$room" "$tool" --tool "$kind" --error-exitcode 99 "$GPU_BUILD/tests/$name" \
-    >"$log" 2>&1
+  # Calls that the driver refuses are a test's purpose; the engine looks at each itself.
+  if [ "$kind" = memcheck ]; then set -- --report-api-errors no; else set --; fi
+  timeout -k 2 "$room" "$tool" --tool "$kind" --error-exitcode 99 "$@" \
+    "$GPU_BUILD/tests/$name" >"$log" 2>&1
   code=$?
   if [ "$code" -eq 124 ] || [ "$code" -eq 137 ]; then
     if grep -qE '^=+ (Error|Invalid|Race|Hazard|Barrier|Program hit)' "$log"; then
