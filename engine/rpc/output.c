@@ -83,6 +83,18 @@ static size_t next_chunk(const rle_out_message *m)
     return n < RLE_CHUNK_SIZE ? n : RLE_CHUNK_SIZE;
 }
 
+/* Of the chunk that begins at `at`; what goes to many is summed up once. */
+static uint32_t chunk_sum(rle_body *body, size_t at, size_t n)
+{
+    size_t chunks = (body->size + RLE_CHUNK_SIZE - 1) / RLE_CHUNK_SIZE;
+    if (body->home && !body->sums) body->sums = rle_calloc(chunks, sizeof *body->sums);
+    uint32_t *known = body->sums ? &body->sums[at / RLE_CHUNK_SIZE] : NULL;
+    if (known && *known) return *known;
+    uint32_t sum = rle_crc32c(0, body->data + at, n);
+    if (known) *known = sum;
+    return sum;
+}
+
 /* Begin the next piece of a long message; round robin over several. */
 static rle_status begin_chunk(rle_conn *conn)
 {
@@ -102,7 +114,7 @@ static rle_status begin_chunk(rle_conn *conn)
     f.crc = 0;
     if (conn->body_crc) {
         f.flags |= RLE_FLAG_BODY_CRC;
-        f.crc = rle_crc32c(0, m->body->data + m->sent, n);
+        f.crc = chunk_sum(m->body, m->sent, n);
     }
     uint8_t head[RLE_FRAME_HEADER];
     rle_frame_encode(&f, head);

@@ -95,6 +95,7 @@ rle_status rle_publication_new(rle_rpc *rpc, const char *name, const char *from,
 static void free_body(rle_body *body)
 {
     rle_publication *p = body->home;
+    rle_free(body->sums);
     rle_free(body->block);
     rle_free(body);
     if (p && --p->bodies == 0 && p->closed) rle_free(p);
@@ -145,6 +146,8 @@ static rle_status body_to_fill(rle_publication *p, size_t size, bool newest_may_
     if (old) {
         *out = *old;
         (*out)->refs = 1;
+        rle_free((*out)->sums); /* of what was in it */
+        (*out)->sums = NULL;
         *old = NULL;
         return RLE_OK;
     }

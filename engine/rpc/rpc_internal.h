@@ -145,6 +145,9 @@ typedef struct rle_body {
     uint8_t *data;
     void *block; /* that they lie in; owned */
     rle_publication *home; /* that may use it again, or NULL */
+    /* With a home: checksums of its chunks, as far as any was sent with one; 0: not
+     * known. Or NULL. They are the same for everybody. */
+    uint32_t *sums;
 } rle_body;
 
 /* A long message on its way out, a chunk at a time. */

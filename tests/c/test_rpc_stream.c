@@ -107,6 +107,39 @@ static void f12_others_calls_pass_between_versions(void **state)
     rle_rpc_free(a);
 }
 
+/* Over TCP each piece has a checksum, of the version that is sent and not of the one that
+ * lay in the same block before. */
+static void checksums_are_those_of_the_version(void **state)
+{
+    (void)state;
+    rle_rpc *a = worker("a", NULL), *b[2];
+    rle_follower *fo[2];
+    char bound[RLE_ADDRESS_MAX];
+    size_t n = 700000;
+    assert_int_equal(rle_rpc_listen(a, "tcp://127.0.0.1:0", bound), RLE_OK);
+    rle_publication *w = open_weights(a, "policy", "");
+    for (int i = 0; i < 2; i++) {
+        b[i] = worker(i ? "b1" : "b0", NULL);
+        fo[i] = follow(b[i], link_to(b[i], a), "policy");
+        for (int k = 0; k < 50; k++) turn(a, b[i]);
+    }
+    for (uint64_t version = 1; version <= 20; version++) {
+        assert_int_equal(publish(w, n), version);
+        bool has[2] = {false, false};
+        for (int k = 0; k < 20000 && !(has[0] && has[1]); k++) {
+            rle_rpc_turn(a, false);
+            for (int i = 0; i < 2; i++) {
+                rle_rpc_turn(b[i], false);
+                has[i] = has[i] || take(fo[i], n) == version;
+            }
+        }
+        assert_true(has[0] && has[1]);
+    }
+    assert_false(logged("checksum"));
+    for (int i = 0; i < 2; i++) rle_rpc_free(b[i]);
+    rle_rpc_free(a);
+}
+
 /* Stopped, it holds one version, however many are published. */
 static void f12_a_stopped_follower_never_piles_up_versions(void **state)
 {
@@ -185,6 +218,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(calls_pass_a_version),
         TEST(f12_others_calls_pass_between_versions),
+        TEST(checksums_are_those_of_the_version),
         TEST(f12_a_stopped_follower_never_piles_up_versions),
         TEST(f12_who_asks_and_does_not_read_piles_nothing_up),
     };
