@@ -53,7 +53,7 @@ static void many(int count)
                           : 0;
     assert_int_equal(idle.descriptors, before.descriptors + count - 1);
     assert_int_equal(idle.threads, before.threads);
-    assert_true(engine <= 16 << 10);
+    assert_true(engine <= 2 << 10);
     assert_true(resident <= 16 << 10);
     crowd_order calls = {.what = CROWD_CALL, .seconds = count > 500 ? count / 500.0 : 1};
     crowd_report r = ordered(rpc, &c, calls, 0);
