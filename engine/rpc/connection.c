@@ -353,8 +353,7 @@ static void read_some(rle_conn *conn)
     rle_rpc *rpc = conn->rpc;
     bool guard = rle_evloop_on_guard();
     uint64_t end = conn->bytes_in + RLE_READ_TURN;
-    for (int round = 0; round < 4 && conn->state != RLE_CONN_DEAD && conn->bytes_in < end;
-         round++) {
+    for (int i = 0; i < 4 && conn->state != RLE_CONN_DEAD && conn->bytes_in < end; i++) {
         size_t used = guard ? 0 : rpc->scratch_used;
         size_t room = RLE_SCRATCH_SIZE - used;
         if (room < RLE_SCRATCH_MIN_READ) return; /* the next turn has it all again */

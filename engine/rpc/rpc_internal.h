@@ -465,45 +465,8 @@ void rle_peer_free(rle_peer *peer);
 /* A connection over a socket; takes the descriptor over, also on failure. */
 rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool initiator,
                         bool connecting, rle_conn **out);
-/* Queue and write one frame. `f` needs type, flags, id, arg, credit, code; the rest is
- * filled in. The parts are the body; they are copied if they cannot be written at once.
- * `room`: in front of the first part lie RLE_FRAME_HEADER bytes that the header may be
- * written to. `later`: let it wait for the next frame to this peer. A connection that breaks
- * here is closed; that is no failure of the function. RESOURCE_EXHAUSTED only. */
-rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count,
-                         bool room, bool later);
-/* The same with the body an encoder holds. */
-rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, bool later);
-/* The same with a body of its own, which is shared, not copied. */
-rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body);
-/* One reference for the caller; the bytes are the caller's to fill. */
-rle_status rle_body_new(size_t size, rle_body **out);
-void rle_out_message_free(rle_out_message *m); /* NULL is fine */
-/* Write what `later` left behind, on every connection. */
-void rle_conn_flush_dirty(rle_rpc *rpc);
-/* An error; `f` needs what it needs there. */
-void rle_conn_send_error(rle_conn *conn, rle_frame *f, const rle_wire_error *e);
 /* Read in this turn what transports held back in the last one. */
 void rle_conn_read_held(rle_rpc *rpc);
-/* A frame without body. */
-void rle_conn_control(rle_conn *conn, rle_frame_type type, uint64_t id, uint64_t arg,
-                      uint32_t credit);
-/* We do not go on with it: with a code the session ends, without one we are leaving. */
-void rle_conn_goaway(rle_conn *conn, rle_status code);
-void rle_conn_drop_output(rle_conn *conn); /* whatever waits to be written */
-void rle_conn_trim(rle_conn *conn); /* empty tables and buffers, kept for later use */
-/* Write what waits; long messages when it is their turn. */
-void rle_conn_flush(rle_conn *conn);
-/* About `most` bytes of long messages, of one connection after another. */
-void rle_conn_write_long(rle_rpc *rpc, size_t most);
-void rle_conn_leave_long(rle_conn *conn);
-/* Hear, or do not, when the socket has room. */
-void rle_conn_arm_write(rle_conn *conn, bool on);
-static inline size_t rle_conn_unsent(const rle_conn *conn)
-{
-    const rle_transport *t = &conn->transport;
-    return t->ops->unsent ? t->ops->unsent(t) : 0;
-}
 /* A read or write failed with errno `why`. */
 void rle_conn_broken(rle_conn *conn, int why);
 /* Close because of what the other side did; logged. The message is rle_message(). */
@@ -598,6 +561,8 @@ void rle_export_hold_values(rle_rpc *rpc, const uint8_t *values, size_t size, in
                             bool hold);
 bool rle_export_hold_locked(rle_rpc *rpc, uint64_t object);
 void rle_export_unhold_locked(rle_rpc *rpc, uint64_t object);
+
+#include "rpc/output_internal.h"
 
 #include "rpc/publish_internal.h"
 
