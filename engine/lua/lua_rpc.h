@@ -53,7 +53,7 @@ struct rle_lua_handler {
     bool cancelled;      /* its caller is gone or does not want it any more */
     int64_t deadline;    /* of the call; 0 = none */
     bool nested;         /* calls it makes are nested */
-    int spawn_ref;       /* table {function, args..., n=}, then the future, of a spawned one */
+    int spawn_ref; /* the future of a spawned one; before there is one, its values */
     rle_future *spawned;
     rle_lua_handler *next;       /* pool, or runnable */
     rle_lua_handler *all_next, **all_at; /* every one that is not in the pool */

@@ -219,10 +219,12 @@ static bool is_interrupt(lua_State *L)
 static void fail_spawned(lua_State *L, rle_lua_handler *h)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
-    lua_rawgeti(L, LUA_REGISTRYINDEX, h->spawn_ref); /* the future's values */
-    lua_pushvalue(L, -2);
+    int error = lua_gettop(L);
+    lua_rawgeti(L, LUA_REGISTRYINDEX, h->spawn_ref);
+    if (lua_isuserdata(L, -1)) rle_getuservalue(L, -1);
+    lua_pushvalue(L, error);
     lua_setfield(L, -2, "error");
-    lua_pop(L, 1);
+    lua_settop(L, error);
     rle_future_complete_local(s->rpc, h->spawned, true);
 }
 
@@ -516,6 +518,9 @@ static int run_spawn(lua_State *L)
     lua_xmove(L, h->co, n + 1);
     make_runnable(h);
     rle_lua_push_future(L, f, 1);
+    /* The script may let go of it: an error that nobody asks for is told of all the same. */
+    lua_pushvalue(L, -1);
+    lua_rawseti(L, LUA_REGISTRYINDEX, h->spawn_ref);
     return 1;
 }
 

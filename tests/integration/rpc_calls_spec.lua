@@ -253,6 +253,33 @@ rpc.shutdown()
     assert.matches('unhandled error in a future made at [^:]*script.lua:3: NOT_FOUND: "test" ' ..
       'exports no "nothing"', w:output())
   end)
+
+  it("say so also when the script let go of them before they failed", function()
+    local path, go = group.folder .. "/script.lua", false
+    rpc.register("when_told", function() repeat rpc.sleep(0.005) until go end)
+    rpc.register("collected", function() go = true end)
+    require("process").write(path, ([[
+local rpc = require("rlengine").rpc
+rpc.init{ name = "x", connect = %q, token = %q }
+rpc.rpc_async("test", "when_told"):next(function() error("nobody looks") end)
+for _ = 1, 3 do
+  rpc.sleep(0.01)
+  collectgarbage() collectgarbage()
+end
+rpc.rpc_sync("test", "collected")
+for _ = 1, 1000 do
+  rpc.sleep(0.005)
+  collectgarbage() collectgarbage()
+  if rpc.counters().futures <= 1 then break end
+end
+rpc.shutdown()
+]]):format(group.address, workers.token))
+    local w = group:run(path, "x")
+    assert.is_true(workers.eventually(function() return w:poll() end, 20))
+    assert.equal(0, w:join())
+    assert.matches("unhandled error in a future made at [^:]*script.lua:3: [^\n]*script.lua:3: " ..
+      "nobody looks\n", w:output())
+  end)
 end)
 
 describe("errors", function()
