@@ -402,10 +402,7 @@ static void read_some(rle_conn *conn)
         if (!guard && rpc->borrows != borrows && rpc->borrowed_count)
             rpc->scratch_used = (used + more + 63) & ~(size_t)63;
         if (s != RLE_OK) {
-            if (conn->state == RLE_CONN_OPEN)
-                rle_conn_reject(conn);
-            else
-                rle_handshake_spoiled(conn, s);
+            rle_handshake_spoiled(conn, s);
             return;
         }
         if ((size_t)got < miss + room) return;

@@ -489,13 +489,14 @@ void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payl
 void rle_handshake_spoiled(rle_conn *conn, rle_status code)
 {
     if (conn->state == RLE_CONN_DEAD) return;
-    if (conn->initiator) {
+    bool open = conn->state == RLE_CONN_OPEN;
+    if (conn->initiator && !open) {
         rle_handshake_give_up(conn, code);
         return;
     }
     /* Whoever speaks TLS takes no word of ours, but sees by the first one what is spoken
      * here. */
-    if (strncmp(rle_message(), "the other side speaks tls", 25) == 0)
+    if (!open && strncmp(rle_message(), "the other side speaks tls", 25) == 0)
         send_error(conn, RLE_FAILED_PRECONDITION, rle_message());
     rle_conn_reject(conn);
 }

@@ -37,8 +37,20 @@ struct rle_handshake {
     rle_handshake *contest_next, **contest_at; /* in contested->contenders */
 };
 
+/* Where the result of rle_rpc_connect goes; on that function's stack. */
+typedef struct rle_connect_result {
+    int64_t until; /* the handshake may take so long and no longer; 0: as long as any */
+    bool done;
+    rle_status status;
+    bool lasting; /* of a failure: another attempt would end likewise */
+    char message[512];
+    char name[RLE_NAME_MAX + 1]; /* as whom the other side greeted, or "" */
+    rle_peer *peer;
+} rle_connect_result;
+
 typedef struct rle_refusals {
-    char from[RLE_ADDRESS_MAX]; /* the address, without a port */
+    char from[RLE_ADDRESS_MAX]; /* the address, without a port; of IPv6 its network */
+    int64_t user;               /* of this machine, who has it; -1: not known */
     int64_t times[10]; /* of the last ones, a ring */
     int count, next;
     int64_t banned_until;

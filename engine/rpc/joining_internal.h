@@ -14,8 +14,7 @@ void rle_handshake_begin(rle_conn *conn); /* the socket is connected */
 void rle_handshake_secure(rle_conn *conn); /* go on with that of the transport */
 /* The transport failed before the connection was open; the message is rle_message(). */
 void rle_handshake_broken(rle_conn *conn, rle_status code);
-/* What came before the connection was open is no handshake; the message is rle_message().
- */
+/* What has come is no handshake, or no frame; the message is rle_message(). */
 void rle_handshake_spoiled(rle_conn *conn, rle_status code);
 /* HELLO, HELLO_ACK, AUTH, ERROR before the connection is open. */
 void rle_handshake_frame(rle_conn *conn, const rle_frame *f, const uint8_t *payload);
@@ -48,8 +47,15 @@ bool rle_stranger_told(rle_rpc *rpc);
 void rle_strangers_count(rle_rpc *rpc, int64_t now);
 /* Somebody could not prove who it is. */
 void rle_refusal_log(rle_conn *conn, const char *why);
-/* Too many refusals came from there: do not even listen. */
-bool rle_refusal_banned(rle_rpc *rpc, const rle_address *address);
+/* Too many refusals came from there: do not even listen. `fd`: the connection. */
+bool rle_refusal_banned(rle_rpc *rpc, int fd, const rle_address *address);
+
+/* ---- owner.c ---- */
+
+/* The user whose process has the other end of a TCP connection open; false: that is not
+ * to be found out, for it is on another machine, or closed already. Costs some system
+ * calls. */
+bool rle_socket_owner(int fd, uid_t *uid);
 
 /* ---- repeats.c ---- */
 

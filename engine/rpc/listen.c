@@ -95,7 +95,7 @@ static bool user_allowed(rle_rpc *rpc, uid_t uid)
 /* Before a byte is read: is there any reason to talk to it at all? */
 static bool admit(rle_rpc *rpc, int fd, const rle_address *from)
 {
-    if (rle_refusal_banned(rpc, from)) return false;
+    if (rle_refusal_banned(rpc, fd, from)) return false;
     if (!from->is_unix) return true;
     pid_t pid;
     uid_t uid;

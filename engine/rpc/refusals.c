@@ -1,7 +1,10 @@
 /* refusals.c - those who come and prove nothing: how many of them are told of, and who is not
  * answered any more for a while. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "rpc/rpc_internal.h"
@@ -33,58 +36,101 @@ bool rle_stranger_told(rle_rpc *rpc)
 
 /* ---- refusals ---- */
 
+/* Who has failed is known by the address, and within this machine by the user: they all
+ * have the same address there, and one must not shut the others out. */
+typedef struct stranger {
+    char from[RLE_ADDRESS_MAX];
+    int64_t user; /* -1: not known */
+} stranger;
+
+static stranger stranger_at(const char *shown, bool is_unix)
+{
+    stranger s = {.user = -1};
+    struct in6_addr in;
+    snprintf(s.from, sizeof s.from, "%s", shown);
+    /* The port of a connecting socket says nothing. */
+    char *colon = is_unix ? NULL : strrchr(s.from, ':');
+    if (!colon) return s;
+    *colon = 0;
+    if (s.from[0] != '[' || colon[-1] != ']') return s;
+    colon[-1] = 0;
+    if (inet_pton(AF_INET6, s.from + 1, &in) == 1 && !IN6_IS_ADDR_LOOPBACK(&in) &&
+        !IN6_IS_ADDR_V4MAPPED(&in))
+        /* Whoever has an address there has the others of its network, too. */
+        memset(in.s6_addr + 8, 0, 8);
+    inet_ntop(AF_INET6, &in, s.from, sizeof s.from);
+    return s;
+}
+
+/* Find out the user; false: it is no stranger, for it could read the token itself. */
+static bool tell_user(stranger *s, int fd)
+{
+    uid_t uid;
+    if (!rle_socket_owner(fd, &uid)) return true;
+    s->user = uid;
+    return uid != geteuid() && uid != 0;
+}
+
 static int64_t last_refusal(const rle_refusals *r)
 {
     return r->count ? r->times[(r->next + RLE_REFUSALS_A_MINUTE - 1) % RLE_REFUSALS_A_MINUTE]
                     : INT64_MIN;
 }
 
-/* The record of an address; with `make` a new one, in place of the oldest. */
-static rle_refusals *refusals_of(rle_rpc *rpc, const char *shown, bool is_unix, bool make)
+/* The record of a stranger; with `make` a new one, in place of the oldest. */
+static rle_refusals *refusals_of(rle_rpc *rpc, const stranger *s, bool make)
 {
-    char from[RLE_ADDRESS_MAX];
-    snprintf(from, sizeof from, "%s", shown);
-    /* The port of a connecting socket says nothing. */
-    char *colon = is_unix ? NULL : strrchr(from, ':');
-    if (colon) *colon = 0;
     rle_refusals *oldest = &rpc->refusals[0];
     for (int i = 0; i < RLE_REFUSAL_ADDRESSES; i++) {
         rle_refusals *r = &rpc->refusals[i];
-        if (r->count && strcmp(r->from, from) == 0) return r;
+        if (r->count && r->user == s->user && strcmp(r->from, s->from) == 0) return r;
         if (last_refusal(r) < last_refusal(oldest)) oldest = r;
     }
     if (!make) return NULL;
     memset(oldest, 0, sizeof *oldest);
-    memcpy(oldest->from, from, sizeof from);
+    memcpy(oldest->from, s->from, sizeof oldest->from);
+    oldest->user = s->user;
     return oldest;
 }
 
-static int count_refusal(rle_rpc *rpc, const char *shown, bool is_unix)
+static int count_refusal(rle_conn *conn)
 {
-    rle_refusals *r = refusals_of(rpc, shown, is_unix, true);
+    stranger s = stranger_at(conn->address.shown, conn->is_unix);
+    bool strange = !conn->is_unix && tell_user(&s, conn->transport.fd);
+    rle_refusals *r = refusals_of(conn->rpc, &s, true);
     int64_t now = rle_now();
     r->times[r->next] = now;
     r->next = (r->next + 1) % RLE_REFUSALS_A_MINUTE;
     if (r->count < RLE_REFUSALS_A_MINUTE) r->count++;
     int recent = 0;
     for (int i = 0; i < r->count; i++) recent += now - r->times[i] < 60 * RLE_SECONDS;
-    if (recent >= RLE_REFUSALS_A_MINUTE && !is_unix)
+    if (recent >= RLE_REFUSALS_A_MINUTE && strange)
         r->banned_until = now + 60 * RLE_SECONDS;
     return recent;
 }
 
 void rle_refusal_log(rle_conn *conn, const char *why)
 {
-    int recent = count_refusal(conn->rpc, conn->address.shown, conn->is_unix);
+    int recent = count_refusal(conn);
     /* At a Unix socket it is no stranger, and nobody is banned there. */
     if (conn->is_unix || rle_stranger_told(conn->rpc))
         rle_log(RLE_LOG_WARN, "refused %s: %s (%d in the last minute)",
                 conn->address.shown, why, recent);
 }
 
-bool rle_refusal_banned(rle_rpc *rpc, const rle_address *address)
+bool rle_refusal_banned(rle_rpc *rpc, int fd, const rle_address *address)
 {
-    rle_refusals *r =
-        address->is_unix ? NULL : refusals_of(rpc, address->shown, false, false);
-    return r && r->banned_until > rle_now();
+    if (address->is_unix) return false;
+    stranger s = stranger_at(address->shown, false);
+    int64_t now = rle_now();
+    bool somebody = false;
+    for (int i = 0; i < RLE_REFUSAL_ADDRESSES && !somebody; i++) {
+        const rle_refusals *r = &rpc->refusals[i];
+        somebody = r->banned_until > now && strcmp(r->from, s.from) == 0;
+    }
+    /* The kernel is asked only while there is somebody at that address to be told apart.
+     */
+    if (!somebody || !tell_user(&s, fd)) return false;
+    const rle_refusals *r = refusals_of(rpc, &s, false);
+    return r && r->banned_until > now;
 }

@@ -6,6 +6,7 @@
  *   output.c      frames out of it
  *   handshake.c   who may talk to us
  *   refusals.c    those who may not, and who is not answered any more
+ *   owner.c       whose process is at the other end
  *   repeats.c     lines of the log about workers that come and go
  *   listen.c      listening and connecting
  *   link.c        connections we made, looked for again when they are lost
@@ -170,17 +171,6 @@ typedef struct rle_in_message {
     uint64_t serial;
     rle_follower *follower; /* whose block `body` is, or NULL */
 } rle_in_message;
-
-/* Where the result of rle_rpc_connect goes; on that function's stack. */
-typedef struct rle_connect_result {
-    int64_t until; /* the handshake may take so long and no longer; 0: as long as any */
-    bool done;
-    rle_status status;
-    bool lasting; /* of a failure: another attempt would end likewise */
-    char message[512];
-    char name[RLE_NAME_MAX + 1]; /* as whom the other side greeted, or "" */
-    rle_peer *peer;
-} rle_connect_result;
 
 struct rle_conn {
     rle_rpc *rpc;

@@ -246,28 +246,6 @@ static void a_handshake_takes_5_seconds_at_most(void **state)
     rle_clock_set(NULL);
 }
 
-static void ten_refusals_a_minute_close_the_door_on_tcp(void **state)
-{
-    (void)state;
-    rle_rpc *a = worker("a", NULL);
-    char bound[RLE_ADDRESS_MAX];
-    assert_int_equal(rle_rpc_listen(a, "tcp://127.0.0.1:0", bound), RLE_OK);
-    rle_token other = test_token;
-    other.bytes[0] ^= 1;
-    for (int i = 0; i < 10; i++) {
-        rle_rpc *b = worker("b", &(rle_rpc_options){.token = &other});
-        link_to(b, a);
-        rle_rpc_free(b);
-    }
-    assert_true(logged("refused 127.0.0.1:"));
-    assert_true(logged("wrong token (10 in the last minute)"));
-    rle_rpc *good = worker("good", NULL);
-    rle_peer *peer = link_to(good, a);
-    assert_false(rle_peer_connected(good, peer));
-    rle_rpc_free(good);
-    rle_rpc_free(a);
-}
-
 /* ---- tokens ---- */
 
 static void write_file(const char *path, const char *text, mode_t mode)
@@ -510,7 +488,6 @@ int main(void)
         TEST(f32_versions_without_overlap_are_named_on_both_sides),
         TEST(strangers_get_nothing_and_cost_little),
         TEST(a_handshake_takes_5_seconds_at_most),
-        TEST(ten_refusals_a_minute_close_the_door_on_tcp),
         TEST(token_files_are_read_strictly),
         TEST(binary_tokens_may_end_like_lines),
         TEST(addresses_are_read),
