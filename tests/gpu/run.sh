@@ -155,7 +155,11 @@ part() {
 
 # ---- what this machine is ----
 
-field() { nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits 2>/dev/null | head -n 1; }
+number=${device##*[a-z:]}
+field() {
+  nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits -i "${number:-0}" 2>/dev/null |
+    head -n 1
+}
 nvcc=${CUDACXX:-$(command -v nvcc)}
 [ -n "$nvcc" ] || for nvcc in /usr/local/cuda/bin/nvcc /usr/local/cuda-*/bin/nvcc ''; do
   [ ! -x "$nvcc" ] || break
