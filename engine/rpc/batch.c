@@ -274,7 +274,10 @@ void rle_batch_remove(rle_incoming *in)
     in->batch = NULL;
     b->calls.rows -= slot->rows;
     if (--c->waiting == 0 && c->awaited) b->missing++;
-    if (--b->live) return;
+    b->live--;
+    /* Its episode may have ended while its call was here. */
+    if (!c->waiting && episode_over(c)) forget(c);
+    if (b->live) return;
     /* Nothing is left that could be flushed. */
     rle_timer_disarm(&b->rpc->loop, &b->timer);
     unset_due(b);

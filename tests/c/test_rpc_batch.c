@@ -253,6 +253,31 @@ static void an_episode_that_ends_ends_the_wait(void **state)
     free_group(&g);
 }
 
+/* An episode that is withdrawn ends before the call that it had in the batch. */
+static void a_withdrawn_episode_is_not_waited_for(void **state)
+{
+    (void)state;
+    group g = make_group(100, 20 * RLE_SECONDS);
+    rle_future *f[CALLERS];
+    f[0] = join(&g, 0, 1);
+    assert_int_equal(flush(&g, 1, 1), RLE_FLUSH_ALL);
+    answered(&g, 0, f[0]);
+    rle_future *episode = call(g.a, g.from[1], "run_episode", 6);
+    turns(&g, 3);
+    f[1] = join(&g, 1, 1);
+    assert_false(due(&g));
+    rle_future_cancel(g.a, episode);
+    rle_future_cancel(g.caller[1], f[1]);
+    turns(&g, 3);
+    assert_int_equal(rle_batch_waiting(g.a, g.batch), 0);
+    f[0] = join(&g, 0, 1);
+    assert_int_equal(flush(&g, 1, 1), RLE_FLUSH_ALL);
+    answered(&g, 0, f[0]);
+    rle_future_release(g.a, episode);
+    rle_future_release(g.caller[1], f[1]);
+    free_group(&g);
+}
+
 /* ---- who leaves ---- */
 
 static void a_lost_caller_is_not_waited_for(void **state)
@@ -421,6 +446,7 @@ int main(void)
         TEST(full_all_or_delayed),
         TEST(who_is_absent_is_waited_for_once),
         TEST(an_episode_that_ends_ends_the_wait),
+        TEST(a_withdrawn_episode_is_not_waited_for),
         TEST(a_lost_caller_is_not_waited_for),
         TEST(the_cancelled_and_the_late_are_not_executed),
         TEST(calls_leave_while_the_owner_is_away),

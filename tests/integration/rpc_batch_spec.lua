@@ -241,14 +241,10 @@ describe("a batched function", function()
     served(2)
     over = true
     episode:wait()
-    -- All who have called before are in it now.
-    local more = all({ "obs_1", "obs_2" }, "once", nil, rl.ones(4))
-    assert.equal(8, stays:wait())
-    assert.same({ 4, 4 }, rpc.wait_all(more))
+    assert.equal(8, stays:wait()) -- at once: nobody else plays
     assert.equal(1, #batched.flushes)
-    assert.equal(3, batched.flushes[1].rows)
-    assert.same({ 1, 1, 1 }, batched.flushes[1].counts)
-    assert.equal("obs_3", batched.flushes[1].callers[1])
+    assert.equal(1, batched.flushes[1].rows)
+    assert.same({ "obs_3" }, batched.flushes[1].callers)
     assert.is_true(rpc.counters().expired_unstarted >= 1)
   end)
 
