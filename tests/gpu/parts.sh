@@ -7,10 +7,13 @@ results=$GPU_WORK/results
 mkdir -p "$results"
 : >"$results/counts"
 
-# How many processes use the device at a time, each with a context of its own.
+# How many suites use the device at a time. Each of their processes takes half a GiB of a GPU for its
+# context, and a suite may have a dozen; GPU_MEMORY: its MiB, 0: not known.
 side_by_side() {
-  local n=$(($(nproc) / 2))
-  echo $((n < 1 ? 1 : n > 8 ? 8 : n))
+  local n=$(($(nproc) / 2)) room=$((GPU_MEMORY ? GPU_MEMORY / 8192 : 8))
+  n=$((n > 8 ? 8 : n))
+  n=$((n > room ? room : n))
+  echo $((n < 1 ? 1 : n))
 }
 
 # suites: runs the suites on standard input (label, seconds, command, separated by tabs), several

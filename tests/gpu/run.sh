@@ -259,7 +259,9 @@ export RLENGINE_TEST_DEVICE=$device
 export GPU_DEVICE=$device GPU_IS_REAL=$gpu GPU_BUILD=$build GPU_QUICK=$quick GPU_WORK=$work \
   GPU_NVCC=$nvcc GPU_CC=$cc GPU_PYTHON=$python
 GPU_SUITE=$(longer 60)
-export GPU_SUITE
+GPU_MEMORY=$([ "$gpu" -eq 0 ] || field memory.total | tr -cd 0-9)
+GPU_MEMORY=${GPU_MEMORY:-0}
+export GPU_SUITE GPU_MEMORY
 part device-tests 60 "C tests of the device" device_tests
 part benchmarks 40 "Operations" benchmarks
 part story 80 "The memory story" story
