@@ -46,6 +46,7 @@ void rle_encoder_init(rle_encoder *e)
 {
     rle_writer_init(&e->w);
     e->tensors = 0;
+    e->lent = NULL;
     rle_encoder_reset(e);
 }
 

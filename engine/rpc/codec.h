@@ -130,6 +130,10 @@ typedef struct rle_encoder {
         void *own;
     } tensor[RLE_WIRE_TENSORS];
     size_t tensor_bytes; /* with the padding between them */
+    /* Not NULL: a long message's one tensor is written from where it lies, and its owner
+     * keeps it there until *lent, which counts such messages, is back at 0. Never reset.
+     */
+    size_t *lent;
 } rle_encoder;
 
 void rle_encoder_init(rle_encoder *e);

@@ -68,6 +68,37 @@ rle_status rle_body_new(size_t size, rle_body **out)
     return RLE_OK;
 }
 
+/* The values are copied; the tensor stays where it is. */
+static rle_status lend_body(const rle_encoder *e, rle_body **out)
+{
+    size_t values = rle_encoder_values_size(e), at = rle_align64(values);
+    RLE_TRY(rle_body_new(at, out));
+    rle_body *body = *out;
+    memcpy(body->data, e->w.data + RLE_FRAME_HEADER, values);
+    memset(body->data + values, 0, at - values);
+    body->size = body->ready = rle_encoder_body_size(e);
+    body->rest = e->tensor[0].data;
+    body->rest_at = at;
+    body->lent = e->lent;
+    ++*body->lent;
+    return RLE_OK;
+}
+
+/* `n` of its bytes from `at` on, in one or two pieces. */
+static int body_pieces(const rle_body *body, size_t at, size_t n, struct iovec iov[2])
+{
+    size_t own = !body->rest              ? n
+                 : at >= body->rest_at    ? 0
+                 : n < body->rest_at - at ? n
+                                          : body->rest_at - at;
+    int count = 0;
+    if (own) iov[count++] = (struct iovec){body->data + at, own};
+    if (own < n)
+        iov[count++] =
+            (struct iovec){(void *)(body->rest + (at + own - body->rest_at)), n - own};
+    return count;
+}
+
 /* ---- long messages ---- */
 
 void rle_out_message_free(rle_out_message *m)
@@ -90,7 +121,11 @@ static uint32_t chunk_sum(rle_body *body, size_t at, size_t n)
     if (body->home && !body->sums) body->sums = rle_calloc(chunks, sizeof *body->sums);
     uint32_t *known = body->sums ? &body->sums[at / RLE_CHUNK_SIZE] : NULL;
     if (known && *known) return *known;
-    uint32_t sum = rle_crc32c(0, body->data + at, n);
+    struct iovec piece[2];
+    uint32_t sum = 0;
+    int count = body_pieces(body, at, n, piece);
+    for (int i = 0; i < count; i++)
+        sum = rle_crc32c(sum, piece[i].iov_base, piece[i].iov_len);
     if (known) *known = sum;
     return sum;
 }
@@ -143,7 +178,7 @@ static void end_chunk(rle_conn *conn)
 
 /* What is to be written next: the buffer up to the chunk, the chunk, the rest of the
  * buffer. Of the chunk at most `most` bytes. */
-static int gather(rle_conn *conn, size_t most, struct iovec iov[3])
+static int gather(rle_conn *conn, size_t most, struct iovec iov[4])
 {
     int n = 0;
     size_t before = conn->chunk ? conn->out_before : out_waiting(conn);
@@ -152,7 +187,7 @@ static int gather(rle_conn *conn, size_t most, struct iovec iov[3])
     if (before) iov[n++] = (struct iovec){out, before};
     if (conn->chunk && most) {
         size_t piece = most < conn->chunk_left ? most : conn->chunk_left;
-        iov[n++] = (struct iovec){conn->chunk->body->data + conn->chunk->sent, piece};
+        n += body_pieces(conn->chunk->body, conn->chunk->sent, piece, iov + n);
     }
     if (after && most >= conn->chunk_left) iov[n++] = (struct iovec){out + before, after};
     return n;
@@ -247,7 +282,7 @@ static bool write_out(rle_conn *conn, size_t most)
     while (room) {
         if (most && chunk_due(conn))
             begin_chunk(conn); /* without memory for its header it waits */
-        struct iovec iov[3];
+        struct iovec iov[4];
         int count = gather(conn, most, iov);
         if (!count) break;
         ssize_t n = conn->transport.ops->writev(&conn->transport, iov, count);
@@ -364,6 +399,15 @@ static rle_status send_long(rle_conn *conn, rle_frame *f, const struct iovec *pa
     return s;
 }
 
+/* Calls arrive in the order of their numbers: behind a long one that is not begun yet, a
+ * short one waits with the long messages. */
+static bool call_waits(const rle_conn *conn)
+{
+    for (const rle_out_message *m = conn->long_first; m; m = m->next)
+        if (!m->sent && m->head.type == RLE_FRAME_CALL) return true;
+    return false;
+}
+
 /* Several blocks as one: cheaper than a gathering write when they are small. */
 static int join(uint8_t *to, struct iovec *iov, int n)
 {
@@ -400,6 +444,13 @@ rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, b
     int count = rle_encoder_parts(e, parts);
     f->values = (uint32_t)rle_encoder_values_size(e);
     f->tensors = (uint16_t)e->tensors;
+    if (e->lent && e->tensors == 1 && rle_encoder_body_size(e) > RLE_CHUNK_SIZE) {
+        rle_body *body;
+        RLE_TRY(lend_body(e, &body));
+        rle_status s = rle_conn_send_body(conn, f, body);
+        rle_body_release(body);
+        return s;
+    }
     return rle_conn_send(conn, f, parts, count, true, later);
 }
 
@@ -412,7 +463,8 @@ rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts
     f->body = size;
     f->incarnation = conn->rpc->incarnation;
     f->crc = 0;
-    if (size > RLE_CHUNK_SIZE) return send_long(conn, f, parts, count);
+    if (size > RLE_CHUNK_SIZE || (f->type == RLE_FRAME_CALL && call_waits(conn)))
+        return send_long(conn, f, parts, count);
 
     f->payload = (uint32_t)size;
     if (conn->body_crc && size) {

@@ -96,6 +96,7 @@ static void free_body(rle_body *body)
 {
     rle_publication *p = body->home;
     rle_free(body->sums);
+    if (body->lent) --*body->lent;
     rle_free(body->block);
     rle_free(body);
     if (p && --p->bodies == 0 && p->closed) rle_free(p);

@@ -381,8 +381,6 @@ void rle_rpc_free(rle_rpc *rpc)
     unlist(rpc);
     rle_rpc_enter(rpc);
     rpc->stopping = true;
-    if (rpc->service) rpc->service->closed(rpc->service);
-    rpc->service = NULL;
     rle_link_end_all(rpc);
     while (rpc->conns) rle_conn_close(rpc->conns, "shut down", true);
     rle_repeats_tell(rpc, rle_now(), true);
@@ -390,6 +388,8 @@ void rle_rpc_free(rle_rpc *rpc)
         for (rle_peer *p = slot->v.pointer; p; p = p->next_same)
             rle_peer_fail_held(p, RLE_UNAVAILABLE, "this worker is stopping and did not send ",
                                " (outcome: not executed)");
+    if (rpc->service) rpc->service->closed(rpc->service);
+    rpc->service = NULL;
     rle_rpc_leave(rpc);
     rle_rpc_enter(rpc); /* lets go of what the closing left */
     rle_timer_disarm(&rpc->loop, &rpc->tick);

@@ -149,6 +149,9 @@ typedef struct rle_body {
     /* With a home: checksums of its chunks, as far as any was sent with one; 0: not
      * known. Or NULL. They are the same for everybody. */
     uint32_t *sums;
+    /* Those from rest_at on lie at `rest` instead, which is lent (codec.h); or NULL. */
+    const uint8_t *rest;
+    size_t rest_at, *lent;
 } rle_body;
 
 /* A long message on its way out, a chunk at a time. */

@@ -26,7 +26,8 @@ struct rle_service {
     /* A worker's connection is no more; its calls were forgotten, ours to it have failed.
      * No calls, no answers. */
     void (*gone)(rle_service *s, rle_peer *peer, const char *reason, bool goodbye);
-    /* The rle_rpc is about to be freed. Called by the owner. */
+    /* The rle_rpc is about to be freed, its connections are closed. Called by the owner.
+     */
     void (*closed)(rle_service *s);
 };
 

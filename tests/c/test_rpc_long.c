@@ -7,6 +7,21 @@ static void turns(pair *p, int n)
     for (int i = 0; i < n; i++) turn(p->a, p->b);
 }
 
+static rle_future *put(rle_rpc *a, rle_peer *peer, size_t n)
+{
+    uint8_t *data = calloc(1, n);
+    rle_array array = {.data = data, .dtype = RLE_U8, .ndim = 1, .shape = {(int64_t)n}};
+    rle_array_set_contiguous(&array);
+    rle_encoder e;
+    rle_encoder_init(&e);
+    begin_call(&e, "put", 1);
+    rle_encode_tensor(&e, &array, NULL);
+    rle_future *f = call_with(a, peer, "put", &e, 0, true);
+    rle_encoder_fini(&e);
+    free(data);
+    return f;
+}
+
 static void long_messages_travel_in_pieces(void **state)
 {
     (void)state;
@@ -68,6 +83,44 @@ static void long_messages_travel_in_pieces(void **state)
         rle_future_release(p.b, f);
         free(copy);
     }
+    free_pair(&p);
+}
+
+/* The receiver takes calls whose numbers do not rise for repeated ones. */
+static void short_calls_keep_their_place_behind_long_ones(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    rle_future *f[12];
+    for (int i = 0; i < 12; i++)
+        f[i] = i % 2 ? call(p.b, p.to_a, "small", i) : put(p.b, p.to_a, 3000000);
+    int served = 0, last_small = 0;
+    for (int k = 0; k < 20000 && served < 12; k++) {
+        rle_incoming_info info;
+        rle_decoder d;
+        rle_value v;
+        turns(&p, 1);
+        rle_incoming *in = rle_rpc_next_call(p.a, &info, &d);
+        if (!in) continue;
+        assert_int_equal(rle_decode(&d, &v), RLE_OK);
+        if (v.kind == RLE_VALUE_INTEGER) {
+            assert_true(v.u.integer > last_small);
+            last_small = (int)v.u.integer;
+        }
+        rle_encoder e;
+        rle_encoder_init(&e);
+        rle_encode_result_head(&e, 0);
+        assert_int_equal(rle_incoming_reply(p.a, in, &e), RLE_OK);
+        rle_encoder_fini(&e);
+        served++;
+    }
+    turns(&p, 10);
+    assert_int_equal(served, 12);
+    for (int i = 0; i < 12; i++) {
+        assert_int_equal(rle_future_status(p.b, f[i]), RLE_FUTURE_DONE);
+        rle_future_release(p.b, f[i]);
+    }
+    assert_true(rle_peer_connected(p.b, p.to_a));
     free_pair(&p);
 }
 
@@ -245,21 +298,6 @@ static void a_worker_that_does_not_read_is_dropped(void **state)
     rle_rpc_free(a);
 }
 
-static rle_future *put(rle_rpc *a, rle_peer *peer, size_t n)
-{
-    uint8_t *data = calloc(1, n);
-    rle_array array = {.data = data, .dtype = RLE_U8, .ndim = 1, .shape = {(int64_t)n}};
-    rle_array_set_contiguous(&array);
-    rle_encoder e;
-    rle_encoder_init(&e);
-    begin_call(&e, "put", 1);
-    rle_encode_tensor(&e, &array, NULL);
-    rle_future *f = call_with(a, peer, "put", &e, 0, true);
-    rle_encoder_fini(&e);
-    free(data);
-    return f;
-}
-
 /* Turn until the worker is dropped. */
 static void until_dropped(rle_rpc *a, rle_peer *peer)
 {
@@ -347,6 +385,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(long_messages_travel_in_pieces),
+        TEST(short_calls_keep_their_place_behind_long_ones),
         TEST(messages_over_the_receivers_limit_are_not_sent),
         TEST(a_worker_that_does_not_read_is_dropped),
         TEST(tensors_of_long_messages_get_memory_first),
