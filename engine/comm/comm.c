@@ -180,7 +180,7 @@ static void sweep(rle_comm *comm)
 {
     for (rle_comm_work *w = comm->works, *next; w; w = next) {
         next = w->next;
-        if (!w->let_go || (w->task && !w->ops->over(w->task))) continue;
+        if (!w->let_go || (w->task && !w->ops->idle(w->task))) continue;
         if (w->task) w->ops->free_task(w->task);
         free_work(w);
     }

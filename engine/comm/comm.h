@@ -61,7 +61,7 @@ typedef struct rle_collective {
     int root;        /* of REDUCE and BROADCAST */
     size_t size;     /* bytes of one rank */
     /* They, and then the result. ALL_GATHER: those of all ranks, ours at our place. Has
-     * to stay until the task is over. */
+     * to stay until the task is idle. */
     uint8_t *data;
     char title[RLE_COMM_TITLE]; /* allreduce "grads": for messages */
     char spec[RLE_COMM_SPEC]; /* what has to be the same at every rank, besides the title
@@ -79,7 +79,9 @@ typedef struct rle_comm_ops {
     bool (*over)(rle_comm_task *t);
     /* Of one that is over: RLE_OK, or what failed. */
     rle_status (*outcome)(rle_comm_task *t);
-    /* Of one that is over. */
+    /* It is over, and nothing reads its data any more. */
+    bool (*idle)(rle_comm_task *t);
+    /* Of one that is idle. */
     void (*free_task)(rle_comm_task *t);
     /* Tasks that are not over fail. */
     void (*free_group)(rle_comm_group *g);

@@ -3,6 +3,7 @@
  *   comm.c      tensors into a block of bytes and back
  *   comm_rpc.c  bytes over remote calls: groups, messages
  *   round.c     one collective of a group there: its parts, its end
+ *   pieces.c    what is cut how
  *   reduce.c    sums
  *
  * How bytes move over remote calls
@@ -49,6 +50,7 @@ typedef struct rle_comm_held {
 typedef struct rle_comm_message {
     rle_slice group, title, spec;
     int64_t number, part; /* part -1: the collective has failed, `spec` says how */
+    int64_t oldest;       /* number of the first one that the caller has open */
     int rank;
     double timeout;
     rle_status code;     /* of one that failed */
@@ -71,8 +73,11 @@ struct rle_comm {
 
 typedef struct rle_comm_member {
     rle_peer *peer;
-    bool gone, goodbye; /* it was there */
+    bool gone; /* lost, and not known to be back */
+    bool owed; /* ... and no collective has failed by that yet: the next one does */
+    bool goodbye;
     char why[96];
+    uint64_t oldest; /* it has no collective before this one open */
 } rle_comm_member;
 
 struct rle_comm_group {
@@ -112,8 +117,9 @@ rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m);
 rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
                          const uint8_t *data, size_t size, rle_service_over *over,
                          void *self, rle_future **out);
-/* One encoded answer for many; then rle_service_reply. */
-rle_encoder *rle_comm_answer(rle_comm *comm, const uint8_t *data, size_t size);
+/* One encoded answer for many, whose data is the round's; then rle_service_reply. */
+rle_encoder *rle_comm_answer(rle_comm *comm, rle_comm_round *round, const uint8_t *data,
+                             size_t size);
 
 /* ---- round.c, with the lock ---- */
 
@@ -141,10 +147,23 @@ struct rle_comm_round {
     /* Once it is entered. */
     rle_collective c;
     uint32_t parts, left;
+    size_t lent; /* messages that are still written from c.data */
     struct rle_comm_part *part;
     struct rle_comm_lane *lane; /* of each owner */
     rle_future *future;         /* a local one */
 };
+
+/* ---- pieces.c ---- */
+
+typedef struct rle_comm_piece {
+    int owner;
+    size_t put, put_size; /* what this rank contributes, in the data */
+    size_t get, get_size; /* what the owner answers with */
+} rle_comm_piece;
+uint32_t rle_comm_count_parts(const rle_collective *c, int ranks);
+rle_comm_piece rle_comm_piece_of(const rle_comm_round *round, uint32_t part);
+
+/* ---- round.c ---- */
 
 rle_comm_round *rle_comm_round_find(const rle_comm_group *g, uint64_t number);
 rle_status rle_comm_round_new(rle_comm_group *g, uint64_t number, rle_comm_round **out);
@@ -153,9 +172,12 @@ void rle_comm_round_enter(rle_comm_round *round);
 /* A call for it, which it keeps or answers. */
 void rle_comm_round_call(rle_comm_round *round, rle_incoming *in,
                          const rle_comm_message *m, int64_t deadline);
+/* A rank has it behind itself. If it has not contributed, it failed there: here as well.
+ */
+void rle_comm_round_passed(rle_comm_round *round, int rank);
 void rle_comm_round_forget(rle_comm_round *round, const rle_comm_held *held);
-/* A rank is gone: does it still need it? */
-void rle_comm_round_gone(rle_comm_round *round, int rank);
+/* A rank is gone: does it still need it? Then it fails: true. */
+bool rle_comm_round_gone(rle_comm_round *round, int rank);
 /* It has failed, unless it is over already; settled in the next turn. */
 void rle_comm_round_fail(rle_comm_round *round, bool told, rle_status code,
                          const char *fmt, ...) RLE_PRINTF(4, 5);

@@ -9,7 +9,7 @@
 enum {
     EARLY_MAX = 1024, /* calls that wait for their group to be made */
     AHEAD_MAX = 1024, /* collectives that a rank may be ahead of this one */
-    ARGS = 8
+    ARGS = 9
 };
 #define TELL_TIME (30 * RLE_SECONDS) /* who has not made the group yet keeps it so long  \
                                       */
@@ -32,6 +32,14 @@ static rle_status encode_bytes(rle_encoder *e, const uint8_t *data, size_t size)
     return RLE_OK;
 }
 
+static int64_t oldest_open(const rle_comm_group *g, uint64_t number)
+{
+    for (const rle_comm_round *round = g->rounds; round; round = round->next)
+        if (round->entered && !round->code && round->number < number)
+            number = round->number;
+    return (int64_t)number;
+}
+
 rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
                          const uint8_t *data, size_t size, rle_service_over *over,
                          void *self, rle_future **out)
@@ -44,10 +52,12 @@ rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
     const char *spec = part < 0 ? round->why : round->spec;
     int64_t left = part < 0 ? TELL_TIME : round->deadline - rle_now();
     rle_encoder_reset(e);
+    e->lent = &round->lent;
     rle_encode_call_head(e, &head);
     RLE_TRY(rle_encode_string(e, g->id, strlen(g->id)));
     rle_encode_integer(e, (int64_t)round->number);
     rle_encode_integer(e, part);
+    rle_encode_integer(e, oldest_open(g, round->number));
     rle_encode_integer(e, g->rank);
     rle_encode_f64(e, (double)round->c.timeout / RLE_SECONDS);
     RLE_TRY(rle_encode_string(e, round->title, strlen(round->title)));
@@ -65,10 +75,12 @@ rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
     return rle_service_call(g->comm->rpc, &call, e, over, self, out);
 }
 
-rle_encoder *rle_comm_answer(rle_comm *comm, const uint8_t *data, size_t size)
+rle_encoder *rle_comm_answer(rle_comm *comm, rle_comm_round *round, const uint8_t *data,
+                             size_t size)
 {
     rle_encoder *e = &comm->encoder;
     rle_encoder_reset(e);
+    e->lent = round ? &round->lent : NULL;
     rle_encode_result_head(e, 1);
     encode_bytes(e, data, size); /* what fails is found when it is sent */
     return e;
@@ -82,7 +94,7 @@ static bool text(const rle_value *v, size_t max, rle_slice *out)
 
 rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m)
 {
-    enum { GROUP, NUMBER, PART, RANK, TIMEOUT, TITLE, SPEC, DATA };
+    enum { GROUP, NUMBER, PART, OLDEST, RANK, TIMEOUT, TITLE, SPEC, DATA };
     rle_value v[ARGS];
     rle_decoder d;
     rle_service_decoder(in, &d);
@@ -90,6 +102,7 @@ rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m)
     RLE_TRY(rle_decode_end(&d));
     *m = (rle_comm_message){.number = v[NUMBER].u.integer,
                             .part = v[PART].u.integer,
+                            .oldest = v[OLDEST].u.integer,
                             .rank = (int)v[RANK].u.integer,
                             .timeout = v[TIMEOUT].u.number};
     bool good = text(&v[GROUP], 2 * RLE_NAME_MAX, &m->group) &&
@@ -97,7 +110,8 @@ rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m)
                 text(&v[SPEC], 512, &m->spec);
     for (int i = NUMBER; i <= RANK; i++) good = good && v[i].kind == RLE_VALUE_INTEGER;
     good = good && v[TIMEOUT].kind == RLE_VALUE_NUMBER && m->number >= 1 &&
-           m->part >= -1 && m->part <= INT32_MAX && v[RANK].u.integer >= 0 &&
+           m->oldest >= 1 && m->oldest <= m->number && m->part >= -1 &&
+           m->part <= INT32_MAX && v[RANK].u.integer >= 0 &&
            v[RANK].u.integer < RLE_COMM_MAX_RANKS;
     if (good && m->part < 0) {
         good = v[DATA].kind == RLE_VALUE_INTEGER && v[DATA].u.integer > 0 &&
@@ -149,17 +163,24 @@ static void group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_messa
             m->rank < g->size ? rle_peer_name(g->member[m->rank].peer) : "nobody");
         return;
     }
-    g->member[m->rank].gone = false;
+    rle_comm_member *member = &g->member[m->rank];
+    if ((uint64_t)m->oldest > member->oldest) {
+        member->oldest = (uint64_t)m->oldest;
+        for (rle_comm_round *other = g->rounds; other; other = other->next)
+            if (other->number < member->oldest) rle_comm_round_passed(other, m->rank);
+    }
     rle_comm_round *round = rle_comm_round_find(g, number);
-    if (!round && number <= g->begun) { /* it is over here */
+    /* Over here before this rank has called: then it has failed. */
+    if (!round && number <= g->begun) {
         if (m->part < 0)
-            rle_service_reply(in, rle_comm_answer(g->comm, NULL, 0));
+            rle_service_reply(in, rle_comm_answer(g->comm, NULL, NULL, 0));
         else if (number == g->failed)
             rle_service_fail(in, g->failed_code, g->failed_why);
         else
-            refuse(in, RLE_FAILED_PRECONDITION,
-                   "%.*s is collective %llu of the group, which \"%s\" has behind it",
-                   (int)m->title.n, m->title.p, (unsigned long long)number, here);
+            refuse(in, RLE_UNAVAILABLE,
+                   "%.*s: rank %d (worker \"%s\") gave it up, and is at collective %llu",
+                   (int)m->title.n, m->title.p, g->rank, here,
+                   (unsigned long long)g->begun);
         return;
     }
     if (!round && (number > g->begun + AHEAD_MAX ||
@@ -266,11 +287,11 @@ static void worker_gone(rle_service *s, rle_peer *peer, const char *reason, bool
         for (int r = 0; r < g->size; r++) {
             rle_comm_member *m = &g->member[r];
             if (m->peer != peer) continue;
-            m->gone = true;
+            m->gone = m->owed = true;
             m->goodbye = goodbye;
             snprintf(m->why, sizeof m->why, "%s", reason);
             for (rle_comm_round *round = g->rounds; round; round = round->next)
-                rle_comm_round_gone(round, r);
+                if (rle_comm_round_gone(round, r)) m->owed = false;
         }
 }
 
@@ -453,6 +474,15 @@ static bool is_over(rle_comm_task *t)
     return over;
 }
 
+static bool is_idle(rle_comm_task *t)
+{
+    rle_rpc *rpc = round_of(t)->comm->rpc;
+    rle_service_enter(rpc);
+    bool idle = round_of(t)->done && !round_of(t)->lent;
+    rle_service_leave(rpc);
+    return idle;
+}
+
 static rle_status outcome(rle_comm_task *t)
 {
     const rle_comm_round *round = round_of(t);
@@ -485,6 +515,7 @@ const rle_comm_ops rle_comm_over_rpc = {
     .begin = begin,
     .future = future_of,
     .over = is_over,
+    .idle = is_idle,
     .outcome = outcome,
     .free_task = free_task,
     .free_group = close_group,

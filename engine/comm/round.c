@@ -6,11 +6,7 @@
 #include "base/clock.h"
 #include "comm/comm_internal.h"
 
-enum {
-    SHORT = 64 << 10, /* of a collective of so many bytes rank 0 is the owner of all */
-    PIECE = 1 << 20,  /* of longer ones, at most so much is a part */
-    WINDOW = 3        /* parts on their way to one owner at a time */
-};
+enum { WINDOW = 3 }; /* parts on their way to one owner at a time */
 /* An owner tells at the deadline who is missing; it gets so long to do it. */
 #define GRACE (30 * RLE_SECONDS / 1000)
 
@@ -27,66 +23,6 @@ typedef struct rle_comm_lane {
     uint32_t next; /* the next part that may be this owner's */
     int open;
 } rle_comm_lane;
-
-/* ---- what is cut how ---- */
-
-typedef struct piece {
-    int owner;
-    size_t put, put_size; /* what this rank contributes, in the data */
-    size_t get, get_size; /* what the owner answers with */
-} piece;
-
-/* All bytes of it are rank 0's part. */
-static bool is_short(const rle_collective *c, int ranks)
-{
-    return c->kind == RLE_COMM_BARRIER ||
-           (c->kind == RLE_COMM_ALL_REDUCE && c->size <= SHORT) ||
-           (c->kind == RLE_COMM_ALL_GATHER && c->size <= SHORT / (size_t)ranks);
-}
-
-static size_t part_size(const rle_collective *c, int ranks)
-{
-    size_t size = c->size;
-    if (is_short(c, ranks)) return size;
-    if (c->kind == RLE_COMM_ALL_REDUCE)
-        size = rle_align64((size + (size_t)ranks - 1) / (size_t)ranks);
-    return size < PIECE ? size : PIECE;
-}
-
-static uint32_t count_parts(const rle_collective *c, int ranks)
-{
-    size_t size = part_size(c, ranks);
-    if (is_short(c, ranks) || !size) return 1;
-    uint32_t n = (uint32_t)((c->size + size - 1) / size);
-    return c->kind == RLE_COMM_ALL_GATHER ? n * (uint32_t)ranks : n;
-}
-
-static piece piece_of(const rle_comm_round *round, uint32_t part)
-{
-    const rle_collective *c = &round->c;
-    const rle_comm_group *g = round->group;
-    uint32_t ranks = (uint32_t)g->size;
-    size_t size = part_size(c, g->size), at = size * part;
-    piece p = {.owner = c->root};
-    if (c->kind == RLE_COMM_ALL_GATHER) {
-        size_t own = (size_t)g->rank * c->size;
-        if (is_short(c, g->size))
-            return (piece){.put = own, .put_size = c->size, .get_size = ranks * c->size};
-        p.owner = (int)(part % ranks);
-        at = size * (part / ranks);
-        p.get = (size_t)p.owner * c->size + at;
-        p.get_size = c->size - at < size ? c->size - at : size;
-        return p;
-    }
-    if (c->kind == RLE_COMM_ALL_REDUCE || c->kind == RLE_COMM_BARRIER)
-        p.owner = (int)(part % ranks);
-    if (size > c->size - at) size = c->size - at;
-    p.put = p.get = at;
-    if (c->kind == RLE_COMM_ALL_REDUCE || c->kind == RLE_COMM_REDUCE) p.put_size = size;
-    if (c->kind == RLE_COMM_ALL_REDUCE || c->kind == RLE_COMM_BROADCAST)
-        p.get_size = size;
-    return p;
-}
 
 /* ---- life ---- */
 
@@ -229,12 +165,20 @@ void rle_comm_settle(rle_comm *comm)
     while ((round = unsettled(comm)) != NULL) settle(round);
 }
 
+/* Has rank r called us for this part? -1: for any. */
+static bool has_called(const rle_comm_round *round, int r, int64_t part)
+{
+    const rle_comm_held *h = round->held;
+    while (h && !(h->rank == r && (part < 0 || h->part == part))) h = h->next;
+    return h != NULL;
+}
+
 /* Does it still wait for something of that rank? */
 static bool needs(const rle_comm_round *round, int rank)
 {
     for (uint32_t i = 0; i < round->parts; i++) {
         if (round->part[i].state == PART_OVER) continue;
-        piece p = piece_of(round, i);
+        rle_comm_piece p = rle_comm_piece_of(round, i);
         if (p.owner == rank) return true;
         if (p.owner != round->group->rank) continue;
         const rle_comm_held *h = round->held;
@@ -244,14 +188,14 @@ static bool needs(const rle_comm_round *round, int rank)
     return false;
 }
 
-void rle_comm_round_gone(rle_comm_round *round, int rank)
+bool rle_comm_round_gone(rle_comm_round *round, int rank)
 {
     const rle_comm_member *m = &round->group->member[rank];
     /* That its calls failed with it was noticed before the reason was known. */
     bool noticed = round->code == RLE_UNAVAILABLE && !round->told && !round->settled &&
                    round->first_gone == rank;
     if (noticed) round->code = RLE_OK;
-    if (!noticed && (round->code || !round->entered || !needs(round, rank))) return;
+    if (!noticed && (round->code || !round->entered || !needs(round, rank))) return false;
     if (m->goodbye)
         rle_comm_round_fail(round, false, RLE_UNAVAILABLE,
                             "%s: rank %d (worker \"%s\") has left", round->title, rank,
@@ -260,6 +204,36 @@ void rle_comm_round_gone(rle_comm_round *round, int rank)
         rle_comm_round_fail(round, false, RLE_UNAVAILABLE,
                             "%s: rank %d (worker \"%s\") was lost: %s", round->title,
                             rank, worker_of(round, rank), m->why);
+    return true;
+}
+
+/* Whose connection broke between two collectives may have failed the last one without us,
+ * or us without them. Both of its ends let the next one fail: then they are together
+ * again. */
+static void take_losses(rle_comm_round *round)
+{
+    rle_comm_group *g = round->group;
+    for (int r = 0; r < g->size; r++) {
+        rle_comm_member *m = &g->member[r];
+        if (!m->gone) continue;
+        bool back = rle_service_connected(m->peer);
+        if (!back || m->owed) rle_comm_round_gone(round, r);
+        m->owed = false;
+        if (back) m->gone = false;
+    }
+}
+
+void rle_comm_round_passed(rle_comm_round *round, int rank)
+{
+    const rle_comm_group *g = round->group;
+    for (uint32_t i = 0; round->entered && i < round->parts && !round->code; i++)
+        if (round->part[i].state != PART_OVER &&
+            rle_comm_piece_of(round, i).owner == g->rank && !has_called(round, rank, i))
+            rle_comm_round_fail(
+                round, false, RLE_UNAVAILABLE,
+                "%s: rank %d (worker \"%s\") gave it up, and is at collective %llu",
+                round->title, rank, worker_of(round, rank),
+                (unsigned long long)g->member[rank].oldest);
 }
 
 void rle_comm_round_forget(rle_comm_round *round, const rle_comm_held *held)
@@ -283,14 +257,6 @@ static void set_timer(rle_comm_round *round, int64_t at, double timeout)
                             round->title);
 }
 
-/* Has rank r called us for this part? -1: for any. */
-static bool has_called(const rle_comm_round *round, int r, int64_t part)
-{
-    const rle_comm_held *h = round->held;
-    while (h && !(h->rank == r && (part < 0 || h->part == part))) h = h->next;
-    return h != NULL;
-}
-
 /* Who is missing, as far as this rank can see. */
 static int list_silent(const rle_comm_round *round, bool *silent)
 {
@@ -301,13 +267,14 @@ static int list_silent(const rle_comm_round *round, bool *silent)
         for (int r = 0; r < g->size; r++)
             n += silent[r] = r == g->rank || !has_called(round, r, -1);
     for (uint32_t i = 0; i < round->parts && !n; i++)
-        if (round->part[i].state != PART_OVER && piece_of(round, i).owner == g->rank)
+        if (round->part[i].state != PART_OVER &&
+            rle_comm_piece_of(round, i).owner == g->rank)
             for (int r = 0; r < g->size; r++)
                 n += silent[r] = r != g->rank && !has_called(round, r, i);
     if (n) return n;
     for (uint32_t i = 0; i < round->parts; i++)
         if (round->part[i].state == PART_OPEN) {
-            int owner = piece_of(round, i).owner;
+            int owner = rle_comm_piece_of(round, i).owner;
             n += !silent[owner];
             silent[owner] = true;
         }
@@ -362,7 +329,8 @@ static void call_failed(rle_comm_round *round, int owner, rle_future *f)
     }
 }
 
-static rle_status take_answer(const rle_comm_round *round, const piece *p, rle_future *f)
+static rle_status take_answer(const rle_comm_round *round, const rle_comm_piece *p,
+                              rle_future *f)
 {
     rle_decoder d;
     rle_value v;
@@ -383,7 +351,7 @@ static void call_over(rle_future *f, void *self)
 {
     rle_comm_part *part = self;
     rle_comm_round *round = part->round;
-    piece p = piece_of(round, part->number);
+    rle_comm_piece p = rle_comm_piece_of(round, part->number);
     bool good = rle_service_status(f) == RLE_FUTURE_DONE;
     if (part->f) rle_service_release(part->f);
     part->f = NULL;
@@ -410,7 +378,7 @@ static void next_calls(rle_comm_round *round, int owner)
     rle_comm_lane *lane = &round->lane[owner];
     while (lane->open < WINDOW && lane->next < round->parts && !round->code) {
         rle_comm_part *part = &round->part[lane->next++];
-        piece p = piece_of(round, part->number);
+        rle_comm_piece p = rle_comm_piece_of(round, part->number);
         if (p.owner != owner) continue;
         lane->open++;
         part->state = PART_OPEN;
@@ -431,9 +399,10 @@ static void next_calls(rle_comm_round *round, int owner)
 /* ---- parts of our own ---- */
 
 /* Answer every call for this part. */
-static void answer(rle_comm_round *round, int64_t part, const piece *p)
+static void answer(rle_comm_round *round, int64_t part, const rle_comm_piece *p)
 {
-    rle_encoder *e = rle_comm_answer(round->comm, round->c.data + p->get, p->get_size);
+    rle_encoder *e =
+        rle_comm_answer(round->comm, round, round->c.data + p->get, p->get_size);
     for (rle_comm_held **at = &round->held; *at;) {
         rle_comm_held *h = *at;
         if (h->part != part) {
@@ -454,7 +423,7 @@ static void check_part(rle_comm_round *round, uint32_t number)
 {
     const rle_comm_group *g = round->group;
     rle_comm_part *part = &round->part[number];
-    piece p = piece_of(round, number);
+    rle_comm_piece p = rle_comm_piece_of(round, number);
     if (p.owner != g->rank || part->state == PART_OVER || round->code) return;
     int there = 0;
     for (const rle_comm_held *h = round->held; h; h = h->next) there += h->part == number;
@@ -517,7 +486,7 @@ static void compare(rle_comm_round *round, int rank, const char *title, size_t t
 static rle_status make_parts(rle_comm_round *round)
 {
     const rle_comm_group *g = round->group;
-    uint32_t n = count_parts(&round->c, g->size);
+    uint32_t n = rle_comm_count_parts(&round->c, g->size);
     round->part = rle_calloc(n, sizeof *round->part);
     round->lane = rle_calloc((size_t)g->size, sizeof *round->lane);
     if (!round->part || !round->lane)
@@ -544,9 +513,9 @@ void rle_comm_round_enter(rle_comm_round *round)
     if (round->code) return;
     round->deadline = rle_now() + round->c.timeout;
     set_timer(round, round->deadline + GRACE, (double)round->c.timeout / RLE_SECONDS);
+    take_losses(round);
     for (int r = 0; r < g->size; r++)
-        if (g->member[r].gone && !rle_service_connected(g->member[r].peer))
-            rle_comm_round_gone(round, r);
+        if (round->number < g->member[r].oldest) rle_comm_round_passed(round, r);
     for (int r = 0; r < g->size; r++)
         if (r != g->rank) next_calls(round, r);
     /* The last part of all ends it, and with it `part`. */
@@ -562,7 +531,7 @@ void rle_comm_round_call(rle_comm_round *round, rle_incoming *in,
             snprintf(round->title, sizeof round->title, "%.*s", (int)m->title.n,
                      m->title.p);
         rle_comm_round_fail(round, true, m->code, "%.*s", (int)m->spec.n, m->spec.p);
-        rle_service_reply(in, rle_comm_answer(round->comm, NULL, 0));
+        rle_service_reply(in, rle_comm_answer(round->comm, NULL, NULL, 0));
         return;
     }
     if (!round->code)

@@ -143,6 +143,35 @@ describe("rl.comm in rl.launch", function()
     ]])
   end)
 
+  it("moves its bytes while a worker computes", function()
+    trainers(2, [[
+      local time = require "posix.time"
+      local function now()
+        local t = time.clock_gettime(1)
+        return t.tv_sec + t.tv_nsec * 1e-9
+      end
+      for _, n in ipairs { 1, 300000 } do
+        group:barrier()
+        local x = rl.full({ n }, ctx.rank + 1)
+        local future, waited
+        if ctx.rank == 0 then
+          future = group:all_reduce(x, { async = true })
+          local ends = now() + 3
+          while now() < ends do end
+          rpc.rpc_sync("agent_1", "computed")
+          future:wait()
+        else
+          local computed
+          rpc.register("computed", function() computed = true end)
+          group:all_reduce(x)
+          equal(nil, computed) -- it was done before the other one had come to its end
+          while not computed do rpc.sleep(0.005) end
+        end
+        equal(3, x[n]:item())
+      end
+    ]])
+  end)
+
   it("says at every rank what is not the same everywhere, and who is missing", function()
     trainers(2, [[
       local x = rl.zeros(2 + ctx.rank)

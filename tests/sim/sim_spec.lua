@@ -115,6 +115,16 @@ describe("a simulation", function()
     assert.truthy(r.err:find("--sim wants a script in a file, or -e", 1, true))
   end)
 
+  it("keeps the promises of collectives, whatever breaks between their workers", function()
+    local worlds = { "none", "cut=1,from=1", "cut=1,half_open=5,slow=3,partition=30,from=1",
+      "refuse=1,partition=30,from=1", "slow=2" }
+    for seed = 1, os.getenv "RLE_FULL" and 1000 or 20 do
+      local r = run { "--sim=" .. seed, "--sim-faults=" .. worlds[seed % #worlds + 1],
+        "tests/sim/collectives.lua" }
+      assert.equal(0, r.code, r.out .. r.err)
+    end
+  end)
+
   it("F46: keeps every promise, whatever the seed", function()
     local seeds = os.getenv "RLE_SIM_SEEDS" or (os.getenv "RLE_FULL" and "10000" or "100")
     local r = process.run({ "bash", "tests/sim/run.sh", "--seeds", seeds, "--keep-going" },
