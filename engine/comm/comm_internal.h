@@ -52,7 +52,7 @@ typedef struct rle_comm_message {
     int64_t number, part; /* part -1: the collective has failed, `spec` says how */
     int64_t oldest;       /* number of the first one that the caller has open */
     int rank;
-    double timeout;
+    double timeout, left; /* seconds: all it has, and until it is over */
     rle_status code;     /* of one that failed */
     const uint8_t *data; /* contribution */
     size_t size;

@@ -9,8 +9,10 @@
 enum {
     EARLY_MAX = 1024, /* calls that wait for their group to be made */
     AHEAD_MAX = 1024, /* collectives that a rank may be ahead of this one */
-    ARGS = 9
+    ARGS = 10
 };
+/* The call itself may take longer: the owner is to say at the deadline who is missing. */
+#define PATIENCE (10 * RLE_SECONDS)
 #define TELL_TIME (30 * RLE_SECONDS) /* who has not made the group yet keeps it so long  \
                                       */
 
@@ -51,6 +53,7 @@ rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
     memcpy(head.method, method, sizeof method - 1);
     const char *spec = part < 0 ? round->why : round->spec;
     int64_t left = part < 0 ? TELL_TIME : round->deadline - rle_now();
+    if (left < 0) left = 0;
     rle_encoder_reset(e);
     e->lent = &round->lent;
     rle_encode_call_head(e, &head);
@@ -60,6 +63,7 @@ rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
     rle_encode_integer(e, oldest_open(g, round->number));
     rle_encode_integer(e, g->rank);
     rle_encode_f64(e, (double)round->c.timeout / RLE_SECONDS);
+    rle_encode_f64(e, (double)left / RLE_SECONDS);
     RLE_TRY(rle_encode_string(e, round->title, strlen(round->title)));
     RLE_TRY(rle_encode_string(e, spec, strlen(spec)));
     if (part < 0)
@@ -68,7 +72,7 @@ rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
         RLE_TRY(encode_bytes(e, data, size));
     rle_call_spec call = {.peer = g->member[rank].peer,
                           .method = RLE_COMM_METHOD,
-                          .timeout = left > 0 ? left : 1,
+                          .timeout = left + PATIENCE,
                           .nested = true,
                           .quiet = true,
                           .site = round->c.site};
@@ -94,7 +98,7 @@ static bool text(const rle_value *v, size_t max, rle_slice *out)
 
 rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m)
 {
-    enum { GROUP, NUMBER, PART, OLDEST, RANK, TIMEOUT, TITLE, SPEC, DATA };
+    enum { GROUP, NUMBER, PART, OLDEST, RANK, TIMEOUT, LEFT, TITLE, SPEC, DATA };
     rle_value v[ARGS];
     rle_decoder d;
     rle_service_decoder(in, &d);
@@ -104,13 +108,15 @@ rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m)
                             .part = v[PART].u.integer,
                             .oldest = v[OLDEST].u.integer,
                             .rank = (int)v[RANK].u.integer,
-                            .timeout = v[TIMEOUT].u.number};
+                            .timeout = v[TIMEOUT].u.number,
+                            .left = v[LEFT].u.number};
     bool good = text(&v[GROUP], 2 * RLE_NAME_MAX, &m->group) &&
                 text(&v[TITLE], RLE_COMM_TITLE, &m->title) &&
                 text(&v[SPEC], 512, &m->spec);
     for (int i = NUMBER; i <= RANK; i++) good = good && v[i].kind == RLE_VALUE_INTEGER;
-    good = good && v[TIMEOUT].kind == RLE_VALUE_NUMBER && m->number >= 1 &&
-           m->oldest >= 1 && m->oldest <= m->number && m->part >= -1 &&
+    good = good && v[TIMEOUT].kind == RLE_VALUE_NUMBER &&
+           v[LEFT].kind == RLE_VALUE_NUMBER && m->left >= 0 && m->left < 2e9 &&
+           m->number >= 1 && m->oldest >= 1 && m->oldest <= m->number && m->part >= -1 &&
            m->part <= INT32_MAX && v[RANK].u.integer >= 0 &&
            v[RANK].u.integer < RLE_COMM_MAX_RANKS;
     if (good && m->part < 0) {
@@ -245,10 +251,11 @@ static void arrived(rle_service *s, rle_incoming *in, const rle_incoming_info *i
         return;
     }
     rle_comm_group *g = find_group(comm, &m.group);
+    int64_t deadline = rle_now() + (int64_t)(m.left * RLE_SECONDS);
     if (g)
-        group_call(g, in, &m, info->caller, info->deadline);
+        group_call(g, in, &m, info->caller, deadline);
     else
-        keep_early(comm, in, &m, info->deadline);
+        keep_early(comm, in, &m, deadline);
 }
 
 static bool take_out(rle_comm_held **list, const rle_incoming *in, rle_comm_held *out)

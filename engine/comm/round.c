@@ -8,7 +8,7 @@
 
 enum { WINDOW = 3 }; /* parts on their way to one owner at a time */
 /* An owner tells at the deadline who is missing; it gets so long to do it. */
-#define GRACE (30 * RLE_SECONDS / 1000)
+#define GRACE (RLE_SECONDS / 4)
 
 typedef enum { PART_IDLE, PART_OPEN, PART_OVER } part_state;
 
