@@ -321,38 +321,13 @@ void rle_conn_placed(rle_conn *conn, rle_placed *placed)
     if (s != RLE_OK) rle_conn_reject(conn);
 }
 
-static void end_of_stream(rle_conn *conn)
-{
-    char reason[96] = "end of stream";
-    if (conn->in_frame)
-        snprintf(reason, sizeof reason, "end of stream inside a frame (%zu of %zu bytes)",
-                 conn->payload_got + RLE_FRAME_HEADER,
-                 (size_t)conn->frame.payload + RLE_FRAME_HEADER);
-    else if (conn->head_got)
-        snprintf(reason, sizeof reason, "end of stream inside a frame (%zu of %d bytes)",
-                 conn->head_got, RLE_FRAME_HEADER);
-    rle_conn_close(conn, reason, false);
-}
-
-void rle_conn_broken(rle_conn *conn, int why)
-{
-    if (why == EPROTO && conn->transport.ops->failure) {
-        rle_status code = conn->transport.ops->failure(&conn->transport);
-        if (conn->state == RLE_CONN_OPEN)
-            rle_conn_reject(conn);
-        else
-            rle_handshake_broken(conn, code);
-        return;
-    }
-    bool gone = why == ECONNRESET || why == EPIPE;
-    rle_conn_close(conn, gone ? "end of stream" : strerror(why), false);
-}
-
 static void read_some(rle_conn *conn)
 {
     rle_rpc *rpc = conn->rpc;
     bool guard = rle_evloop_on_guard();
+    bool is_long = conn->partial && rle_conn_receives_long(conn);
     uint64_t end = conn->bytes_in + RLE_READ_TURN;
+    if (is_long && !rle_conn_may_read(conn)) return;
     for (int i = 0; i < 4 && conn->state != RLE_CONN_DEAD && conn->bytes_in < end; i++) {
         size_t used = guard ? 0 : rpc->scratch_used;
         size_t room = RLE_SCRATCH_SIZE - used;
@@ -383,10 +358,11 @@ static void read_some(rle_conn *conn)
             return;
         }
         if (got == 0) {
-            end_of_stream(conn);
+            rle_conn_ended(conn);
             return;
         }
         conn->bytes_in += (uint64_t)got;
+        if (is_long) rpc->long_read += (uint64_t)got;
         conn->active = true;
         conn->pinged = 0;
         size_t direct = miss < (size_t)got ? miss : (size_t)got;
@@ -406,6 +382,8 @@ static void read_some(rle_conn *conn)
             return;
         }
         if ((size_t)got < miss + room) return;
+        if (!is_long && conn->partial && rle_conn_receives_long(conn))
+            return; /* in its turn */
     }
 }
 
@@ -554,6 +532,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
     *conn->at = conn->next;
     if (conn->next) conn->next->at = conn->at;
     rle_conn_leave_long(conn);
+    rle_conn_leave_readers(conn);
     conn->next = rpc->dead;
     rpc->dead = conn;
     drop_buffers(conn);

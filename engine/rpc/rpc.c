@@ -133,6 +133,7 @@ static void before_turn(void *self)
 {
     rle_rpc *rpc = self;
     rpc->turn_at = 0;
+    rle_readers_turn(rpc);
     if (rpc->dirty) rle_conn_flush_dirty(rpc);
     if (rpc->long_turns) rle_conn_write_long(rpc, RLE_OUT_TURN);
     if (rpc->unread) rle_conn_read_held(rpc);
@@ -321,6 +322,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->token = *options->token;
     rpc->turns_end = &rpc->turns;
     rpc->long_end = &rpc->long_turns;
+    rpc->read_round = 1;
     rpc->ready_end = &rpc->ready;
     rpc->due_end = &rpc->due;
     rpc->changed_end = &rpc->changed;

@@ -3,6 +3,7 @@
  *   rpc.c         life of an rle_rpc, discarded things, turns
  *   peer.c        the workers it knows
  *   connection.c  bytes into one connection, its end
+ *   reading.c     turns of those that send long messages
  *   output.c      frames out of it
  *   handshake.c   who may talk to us
  *   refusals.c    those who may not, and who is not answered any more
@@ -59,6 +60,7 @@ enum {
     RLE_SCRATCH_MIN_READ = 16 << 10,
     RLE_READ_AHEAD = 32 << 10,  /* of what comes next: a long body is better in place */
     RLE_READ_TURN = 256 << 10,  /* about what is read from one peer in a turn */
+    RLE_READ_LONG = 512 << 10,  /* of long messages from all of them */
     RLE_OUT_HARD = 64 << 20,    /* bytes that may wait for one peer */
     RLE_OUT_SOFT = 8 << 20,     /* for RLE_OUT_PATIENCE */
     RLE_OUT_LOW = 64 << 10,     /* below it the next chunk is begun */
@@ -223,6 +225,8 @@ struct rle_conn {
     bool dirty;             /* in rpc->dirty: something was queued with `later` */
     bool deaf;              /* nobody reads what we write; the end is still to be read */
     bool unread;            /* in rpc->unread: the transport may hold bytes back */
+    bool late;              /* waits to be read; see reading.c */
+    uint64_t read_round;    /* in which it was read last */
     int64_t out_over_since; /* when more than RLE_OUT_SOFT began to wait; 0 = not */
     uint64_t out_seen; /* gone at `out_still`: something waits since, and none goes */
     int64_t out_still;
@@ -360,6 +364,10 @@ struct rle_rpc {
     rle_conn *conns, *dead, *dirty, *unread;
     rle_conn *joining; /* that rle_rpc_connect waits for, until it is open; or NULL */
     rle_conn *long_turns, **long_end; /* with long messages to write, in that order */
+    uint64_t long_read;               /* bytes of long messages, in this turn */
+    bool long_idle;                   /* none in the last one */
+    uint64_t read_round;              /* see reading.c */
+    size_t late, late_next;           /* who waits in this round; for the next one */
     uint64_t sessions; /* connections that were opened, ever */
     rle_link *links;
     uint64_t random; /* state of rle_link's pauses */
@@ -460,8 +468,15 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
                         bool connecting, rle_conn **out);
 /* Read in this turn what transports held back in the last one. */
 void rle_conn_read_held(rle_rpc *rpc);
+/* The other side has ended the stream. */
+void rle_conn_ended(rle_conn *conn);
 /* A read or write failed with errno `why`. */
 void rle_conn_broken(rle_conn *conn, int why);
+/* It is in the middle of a long message. May that be read in this turn? */
+bool rle_conn_receives_long(const rle_conn *conn);
+bool rle_conn_may_read(rle_conn *conn);
+void rle_conn_leave_readers(rle_conn *conn);
+void rle_readers_turn(rle_rpc *rpc); /* a new turn */
 /* Close because of what the other side did; logged. The message is rle_message(). */
 void rle_conn_reject(rle_conn *conn);
 /* Close; `reason` ("end of stream") goes into messages and, unless `quiet`, the log. */

@@ -107,6 +107,82 @@ static void f12_others_calls_pass_between_versions(void **state)
     rle_rpc_free(a);
 }
 
+/* The same the other way round: many send long messages, and a little of them is read at
+ * a time, of each in turn. */
+static void others_calls_pass_between_long_calls(void **state)
+{
+    (void)state;
+    enum { MANY = 12, SIZE = 3 << 20 };
+    static uint8_t bytes[SIZE];
+    rle_array array = {
+        .data = bytes, .dtype = RLE_U8, .ndim = 1, .shape = {SIZE}, .stride = {1}};
+    for (int tls = 0; tls < 2; tls++) {
+        rle_tls_options psk = {.psk = true, .unix_too = true};
+        rle_rpc_options o = {.tls = tls ? &psk : NULL};
+        rle_rpc *a = worker("a", &o), *b[MANY], *c = worker("c", &o);
+        rle_conn *conn[MANY];
+        rle_future *f[MANY];
+        assert_int_equal(rle_rpc_listen(a, test_address, NULL), RLE_OK);
+        rle_peer *to_a = link_to(c, a);
+        for (int i = 0; i < MANY; i++) {
+            char name[16];
+            snprintf(name, sizeof name, "b%d", i);
+            b[i] = worker(name, &o);
+            rle_peer *peer = link_to(b[i], a);
+            conn[i] = rle_rpc_peer(a, name)->conn;
+            rle_encoder e;
+            rle_encoder_init(&e);
+            begin_call(&e, "put", 2);
+            rle_encode_integer(&e, i);
+            rle_encode_tensor(&e, &array, NULL);
+            f[i] = call_with(b[i], peer, "put", &e, 0, false);
+            rle_encoder_fini(&e);
+        }
+        uint64_t most = 0, seen[MANY] = {0};
+        int done = 0, turns = 0, read_at[MANY] = {0}, longest = 0;
+        for (; turns < 4000 && done < MANY; turns++) {
+            uint64_t before = 0, after = 0;
+            rle_future *small = call(c, to_a, "f", turns);
+            for (int i = 0; i < MANY; i++) before += conn[i]->bytes_in;
+            rle_rpc_turn(a, false);
+            while (serve_one(a)) {
+            }
+            for (int i = 0; i < MANY; i++) {
+                if (conn[i]->bytes_in > seen[i] || !conn[i]->late) read_at[i] = turns;
+                if (turns - read_at[i] > longest) longest = turns - read_at[i];
+                after += seen[i] = conn[i]->bytes_in;
+            }
+            if (after - before > most) most = after - before;
+            rle_rpc_turn(c, false);
+            assert_int_equal(result_of(small), turns + 1);
+            rle_future_release(c, small);
+            done = 0;
+            for (int i = 0; i < MANY; i++) {
+                for (int k = 0; k < 3; k++) rle_rpc_turn(b[i], false);
+                done += rle_future_status(b[i], f[i]) == RLE_FUTURE_DONE;
+            }
+        }
+        assert_int_equal(done, MANY);
+        /* What begins a message is not long yet: 32 KiB of each at most. */
+        assert_true(most <=
+                    RLE_READ_LONG + RLE_READ_TURN + MANY * (RLE_READ_AHEAD + 4096));
+        assert_true(longest <= MANY);
+        assert_int_equal(a->late + a->late_next, 0);
+        figure(
+            "B21",
+            "%s%d long calls at once: at most %.0f KiB are read in a turn of the loop, "
+            "each waits for %d turns at most",
+            tls ? "over TLS: " : "", MANY, (double)most / 1024, longest);
+        for (int i = 0; i < MANY; i++) {
+            assert_int_equal(result_of(f[i]), i + 1);
+            rle_future_release(b[i], f[i]);
+            rle_rpc_free(b[i]);
+        }
+        rle_rpc_free(c);
+        rle_rpc_free(a);
+    }
+}
+
 /* Over TCP each piece has a checksum, of the version that is sent and not of the one that
  * lay in the same block before. */
 static void checksums_are_those_of_the_version(void **state)
@@ -218,6 +294,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(calls_pass_a_version),
         TEST(f12_others_calls_pass_between_versions),
+        TEST(others_calls_pass_between_long_calls),
         TEST(checksums_are_those_of_the_version),
         TEST(f12_a_stopped_follower_never_piles_up_versions),
         TEST(f12_who_asks_and_does_not_read_piles_nothing_up),
