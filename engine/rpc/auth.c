@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/buf.h"
+#include "base/context.h"
 #include "base/world.h"
 
 /* "~/x" for a path under the home folder. */
@@ -60,7 +61,8 @@ static rle_status read_all(int fd, const char *source, rle_token *out)
     size_t len = 0;
     while (len < sizeof bytes) {
         ssize_t n = read(fd, bytes + len, sizeof bytes - len);
-        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EINTR && !rle_interrupted) continue;
+        if (n < 0 && errno == EINTR) return rle_fail(RLE_CANCELLED, "interrupted");
         if (n < 0)
             return rle_fail(RLE_UNAUTHENTICATED, "cannot read the token in %s: %s", source,
                             strerror(errno));

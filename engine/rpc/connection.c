@@ -479,7 +479,7 @@ rle_status rle_conn_new(rle_rpc *rpc, int fd, const rle_address *address, bool i
     conn->at = &rpc->conns;
     if (conn->next) conn->next->at = &conn->next;
     rpc->conns = conn;
-    rpc->half_open++;
+    rpc->half_open += !initiator;
     rle_socket_tune(fd, conn->is_unix);
     *out = conn;
     return RLE_OK;
@@ -539,7 +539,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
     rle_polls_conn_closed(conn);
     rle_followers_conn_closed(conn);
     if (was != RLE_CONN_OPEN) {
-        rle_half_open_less(rpc);
+        if (!conn->initiator) rle_half_open_less(rpc);
         if (conn->result && !conn->result->done) {
             conn->result->done = true;
             conn->result->status = RLE_UNAVAILABLE;
@@ -555,6 +555,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
                 rle_link_missed(wanted, reason);
                 return;
             }
+            if (rle_peer_open_next(wanted)) return;
             snprintf(before, sizeof before, "cannot reach worker \"%s\" for ", wanted->name);
             rle_peer_fail_held(wanted, RLE_UNAVAILABLE, before, " (outcome: not executed)");
         }

@@ -231,7 +231,7 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     rle_greeting *theirs = &conn->handshake->theirs;
     conn->state = RLE_CONN_OPEN;
     if (rpc->joining == conn) rpc->joining = NULL;
-    rle_half_open_less(rpc);
+    if (!conn->initiator) rle_half_open_less(rpc);
     conn->incarnation = theirs->incarnation;
     conn->session = ++rpc->sessions;
     conn->max_message = theirs->max_message;
@@ -331,6 +331,12 @@ static void got_hello_ack(rle_conn *conn, const uint8_t *payload, size_t n)
         rle_handshake_give_up(conn, s);
         return;
     }
+    rle_peer *peer = conn->result ? rle_peer_get(rpc, h->theirs.name) : NULL;
+    if (peer && peer->conn && peer->conn->incarnation == h->theirs.incarnation) {
+        /* It has joined here meanwhile; a second proof would only cross that. */
+        rle_attempt_drop(conn, peer);
+        return;
+    }
     uint8_t proof[RLE_PROOF_SIZE];
     s = rle_auth_proof(&rpc->token, 'c', h->hello, h->hello_len, h->ack, h->ack_len, proof);
     if (s == RLE_OK)
@@ -362,32 +368,6 @@ static void judge(rle_conn *conn, const rle_frame *f, const uint8_t *payload)
     rle_handshake_admit(conn);
 }
 
-/* A connection to that worker which we are making. Of rle_rpc_connect's it is known whom
- * it leads to when the other side has greeted. */
-static rle_conn *own_attempt(const rle_rpc *rpc, const rle_peer *peer,
-                             const rle_greeting *theirs)
-{
-    rle_conn *c = rpc->joining;
-    if (peer->opening || !c || c->state != RLE_CONN_PROVING) return peer->opening;
-    const rle_greeting *met = &c->handshake->theirs;
-    return met->incarnation == theirs->incarnation && strcmp(met->name, theirs->name) == 0
-               ? c
-               : NULL;
-}
-
-/* Ours is not needed: the worker is here over `conn`. */
-static void drop_attempt(rle_conn *mine, rle_peer *peer)
-{
-    if (peer->opening == mine) peer->opening = NULL;
-    mine->peer = NULL;
-    if (mine->result && !mine->result->done) {
-        mine->result->done = true;
-        mine->result->status = RLE_OK;
-        mine->result->peer = peer;
-    }
-    rle_conn_close(mine, "the other side connected first", true);
-}
-
 void rle_handshake_admit(rle_conn *conn)
 {
     rle_handshake *h = conn->handshake;
@@ -396,7 +376,7 @@ void rle_handshake_admit(rle_conn *conn)
     rle_status s = peer ? RLE_OK : rle_oom(sizeof *peer, "worker");
     if (peer && peer->conn && !rle_replace(conn, peer->conn)) return;
     if (s == RLE_OK) s = check_name(conn, &h->theirs, &peer);
-    rle_conn *mine = s == RLE_OK ? own_attempt(rpc, peer, &h->theirs) : NULL;
+    rle_conn *mine = s == RLE_OK ? rle_own_attempt(rpc, peer, &h->theirs) : NULL;
     if (mine && strcmp(rpc->name, h->theirs.name) < 0)
         s = rle_fail(RLE_ABORTED, "\"%s\" is connecting to \"%s\" already", rpc->name,
                      h->theirs.name);
@@ -418,7 +398,7 @@ void rle_handshake_admit(rle_conn *conn)
         rle_conn_reject(conn);
         return;
     }
-    if (mine) drop_attempt(mine, peer);
+    if (mine) rle_attempt_drop(mine, peer);
     conn->credits = h->credit < RLE_CALLS_HARD ? h->credit : RLE_CALLS_HARD;
     open_conn(conn, peer);
 }

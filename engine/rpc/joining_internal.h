@@ -57,6 +57,13 @@ bool rle_refusal_banned(rle_rpc *rpc, int fd, const rle_address *address);
  * calls. */
 bool rle_socket_owner(int fd, uid_t *uid);
 
+/* A connection to that worker which we are making, or NULL. Of rle_rpc_connect's it is
+ * known whom it leads to when the other side has greeted. */
+rle_conn *rle_own_attempt(const rle_rpc *rpc, const rle_peer *peer,
+                          const rle_greeting *theirs);
+/* It is not needed: the worker is here over another one. */
+void rle_attempt_drop(rle_conn *mine, rle_peer *peer);
+
 /* ---- repeats.c ---- */
 
 /* Log a line that other workers bring about: the same one once a second at most. */
@@ -67,7 +74,7 @@ void rle_repeats_tell(rle_rpc *rpc, int64_t now, bool all);
 
 /* ---- listen.c ---- */
 
-void rle_half_open_less(rle_rpc *rpc); /* one is open now, or gone */
+void rle_half_open_less(rle_rpc *rpc); /* one of those accepted is open now, or gone */
 
 /* Begin to connect. `result` (with `until` set) or `peer`, may be NULL: who is told what
  * becomes of it. */
@@ -75,6 +82,8 @@ rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
                              rle_connect_result *result, rle_peer *peer, rle_conn **out);
 /* Connect on our own account to a worker whose address is known. */
 void rle_peer_open(rle_peer *peer);
+/* That did not come about: try its other addresses. False: there is none left. */
+bool rle_peer_open_next(rle_peer *peer);
 
 /* connect(2) failed for the reason `why`, an errno. Returns UNAVAILABLE when that may
  * pass. */
@@ -84,6 +93,8 @@ rle_status rle_connect_failed(const char *to, int why);
 
 /* For a connection that is about to be made; NULL: none is wanted, or (*s) no memory. */
 rle_link *rle_link_new(rle_rpc *rpc, const rle_address *to, rle_status *s);
+/* It is to be looked for there. NULL is fine. */
+void rle_link_aim(rle_link *link, const rle_address *to);
 /* The connection stands. NULL is fine. */
 void rle_link_attach(rle_link *link, rle_peer *peer);
 void rle_link_free(rle_link *link); /* NULL is fine */

@@ -133,6 +133,7 @@ static void attempt(rle_timer *t)
     /* Until it is decided, only the end of the search is waited for. */
     set_timer(l, end_of_search(l));
     if (!l->since || peer->opening) return;
+    peer->tried = RLE_REF_ADDRESSES; /* of this one alone */
     if (rle_connect_begin(l->rpc, &l->address, NULL, peer, NULL) != RLE_OK)
         rle_link_missed(peer, rle_message());
 }
@@ -210,6 +211,11 @@ rle_link *rle_link_new(rle_rpc *rpc, const rle_address *to, rle_status *s)
     l->timer.fire = attempt;
     l->pause = FIRST_PAUSE;
     return l;
+}
+
+void rle_link_aim(rle_link *l, const rle_address *to)
+{
+    if (l) l->address = *to;
 }
 
 void rle_link_attach(rle_link *l, rle_peer *peer)

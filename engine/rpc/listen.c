@@ -230,25 +230,34 @@ rle_status rle_connect_begin(rle_rpc *rpc, const rle_address *to,
     return RLE_OK;
 }
 
-void rle_peer_open(rle_peer *peer)
+bool rle_peer_open_next(rle_peer *peer)
 {
     rle_rpc *rpc = peer->rpc;
-    for (int i = 0; i < peer->addresses && !peer->conn && !peer->opening; i++) {
+    while (peer->tried < peer->addresses && !peer->conn && !peer->opening &&
+           !rpc->stopping) {
+        const char *at = peer->address[peer->tried++];
         rle_address to;
-        if (strncmp(peer->address[i], "unix:", 5) != 0) {
+        if (strncmp(at, "unix:", 5) != 0) {
             /* Addresses come from other workers: numbers only, no look-ups. */
-            const char *host = peer->address[i] + 6;
-            if (strncmp(peer->address[i], "tcp://", 6) != 0 ||
+            const char *host = at + 6;
+            if (strncmp(at, "tcp://", 6) != 0 ||
                 strspn(host, "0123456789abcdefABCDEF.:[]") != strlen(host))
                 continue;
         }
-        if (rle_address_parse(peer->address[i], &to) != RLE_OK ||
+        if (rle_address_parse(at, &to) != RLE_OK ||
             rle_address_allowed(&to,
                                 rle_tls_covers(rpc->tls, &to) || rpc->o.insecure_network,
                                 "connect to") != RLE_OK)
             continue;
         rle_connect_begin(rpc, &to, NULL, peer, NULL);
     }
+    return peer->conn || peer->opening;
+}
+
+void rle_peer_open(rle_peer *peer)
+{
+    peer->tried = 0;
+    rle_peer_open_next(peer);
 }
 
 static void wake_up(rle_timer *t)
@@ -303,6 +312,23 @@ static bool pause_between(rle_rpc *rpc, int64_t pause)
     return armed && !rle_interrupted;
 }
 
+/* Where to connect to: of a name with several addresses the one of that number, and
+ * whether it may be. */
+static rle_status aim(rle_rpc *rpc, const char *text, unsigned number, rle_address *to,
+                      unsigned *count)
+{
+    RLE_TRY(rle_address_find(text, number, to, count));
+    bool tls = rle_tls_covers(rpc->tls, to);
+    RLE_TRY(rle_address_allowed(to, tls || rpc->o.insecure_network, "connect to"));
+    if (!to->is_loopback && !tls && number < *count)
+        rle_log(
+            RLE_LOG_WARN,
+            "connecting to %s without tls: whoever can read this network can read and "
+            "change what is sent",
+            to->shown);
+    return RLE_OK;
+}
+
 /* The message of rle_rpc_connect's failure. */
 static rle_status explain(rle_status s, const rle_connect_result *last,
                           const rle_address *to, int64_t timeout, const char *reason)
@@ -321,14 +347,8 @@ static rle_status explain(rle_status s, const rle_connect_result *last,
 rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_peer **out)
 {
     rle_address to;
-    RLE_TRY(rle_address_parse(text, &to));
-    bool tls = rle_tls_covers(rpc->tls, &to);
-    RLE_TRY(rle_address_allowed(&to, tls || rpc->o.insecure_network, "connect to"));
-    if (!to.is_loopback && !tls)
-        rle_log(RLE_LOG_WARN,
-                "connecting to %s without tls: whoever can read this network can read and "
-                "change what is sent",
-                to.shown);
+    unsigned count, number = 0;
+    RLE_TRY(aim(rpc, text, 0, &to, &count));
     int64_t end = rle_now() + timeout, pause = RLE_SECONDS / 500;
     rle_status s;
     rle_link *link = rle_link_new(rpc, &to, &s);
@@ -345,6 +365,11 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
         if (result.lasting || !reason[0] || rle_now() < end)
             snprintf(reason, sizeof reason, "%s", result.message);
         if (result.lasting || rle_now() + pause >= end) break;
+        /* A name may have an address of each kind, and the worker listens at one of them.
+         */
+        if (count > 1 && aim(rpc, text, ++number, &to, &count) != RLE_OK) break;
+        rle_link_aim(link, &to);
+        if (number % count) continue;
         if (!pause_between(rpc, pause)) {
             if (rle_interrupted) s = RLE_CANCELLED;
             break;

@@ -123,3 +123,28 @@ void rle_contest_settle(rle_peer *peer)
         rle_handshake_admit(h->conn);
     }
 }
+
+/* ---- both connect to each other ---- */
+
+rle_conn *rle_own_attempt(const rle_rpc *rpc, const rle_peer *peer,
+                          const rle_greeting *theirs)
+{
+    rle_conn *c = rpc->joining;
+    if (peer->opening || !c || c->state != RLE_CONN_PROVING) return peer->opening;
+    const rle_greeting *met = &c->handshake->theirs;
+    return met->incarnation == theirs->incarnation && strcmp(met->name, theirs->name) == 0
+               ? c
+               : NULL;
+}
+
+void rle_attempt_drop(rle_conn *mine, rle_peer *peer)
+{
+    if (peer->opening == mine) peer->opening = NULL;
+    mine->peer = NULL;
+    if (mine->result && !mine->result->done) {
+        mine->result->done = true;
+        mine->result->status = RLE_OK;
+        mine->result->peer = peer;
+    }
+    rle_conn_close(mine, "the other side connected first", true);
+}

@@ -110,6 +110,7 @@ struct rle_peer {
     char note[RLE_NOTE_MAX]; /* what it was doing when it last answered a ping; "" nothing */
     int addresses;           /* where it listens */
     char (*address)[RLE_ADDRESS_MAX]; /* so many; owned */
+    int tried;                        /* so many of them, by rle_peer_open */
     rle_future *held; /* not yet sent, oldest first */
     rle_future **held_end;
     size_t held_count, held_nested;
@@ -351,7 +352,7 @@ struct rle_rpc {
     int listener_count;
     rle_timer accept_timer;
     uint64_t contests; /* so far */
-    size_t half_open; /* connections that are not open yet */
+    size_t half_open;  /* accepted connections that are not open yet */
     bool crowded;     /* too many of them: nothing is accepted */
     struct rle_listener *short_of; /* descriptors or memory: where somebody waits */
     rle_refusals refusals[RLE_REFUSAL_ADDRESSES];

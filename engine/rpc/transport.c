@@ -103,6 +103,14 @@ static rle_status parse_unix(const char *text, const char *path, rle_address *ou
 
 rle_status rle_address_parse(const char *text, rle_address *out)
 {
+    unsigned count;
+    return rle_address_find(text, 0, out, &count);
+}
+
+rle_status rle_address_find(const char *text, unsigned number, rle_address *out,
+                            unsigned *count)
+{
+    *count = 1;
     if (strncmp(text, "unix:", 5) == 0) return parse_unix(text, text + 5, out);
     const char *rest = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text;
     if (strstr(rest, "://")) return bad_address(text, "unknown kind");
@@ -136,7 +144,11 @@ rle_status rle_address_parse(const char *text, rle_address *out)
         snprintf(why, sizeof why, "unknown host (%s)", gai_strerror(rc));
         return bad_address(text, why);
     }
-    rle_address_from_sockaddr(found->ai_addr, found->ai_addrlen, out);
+    const struct addrinfo *at = found;
+    *count = 0;
+    for (const struct addrinfo *each = found; each; each = each->ai_next) ++*count;
+    for (number %= *count; number; number--) at = at->ai_next;
+    rle_address_from_sockaddr(at->ai_addr, at->ai_addrlen, out);
     memcpy(out->host, host, strlen(host) + 1);
     freeaddrinfo(found);
     return RLE_OK;

@@ -62,6 +62,10 @@ typedef struct rle_address {
 /* "unix:/path", "tcp://host:port", "host:port"; IPv6 in brackets. Host names are looked up.
  * INVALID_ARGUMENT with what is wrong. */
 rle_status rle_address_parse(const char *text, rle_address *out);
+/* The same of a host's name with several addresses: that of the number, which begins
+ * again behind the last one. *count: how many there are. */
+rle_status rle_address_find(const char *text, unsigned number, rle_address *out,
+                            unsigned *count);
 void rle_address_from_sockaddr(const struct sockaddr *sa, socklen_t len, rle_address *out);
 
 /* A listening socket. A Unix socket needs a folder nobody else can enter (made with mode

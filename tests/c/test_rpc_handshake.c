@@ -2,8 +2,10 @@
 #include "rpc_pair.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 
+#include "base/context.h"
 #include "figure.h"
 #include "shifted_clock.h"
 
@@ -257,6 +259,12 @@ static void write_file(const char *path, const char *text, mode_t mode)
     close(fd);
 }
 
+static void interrupt(int number)
+{
+    (void)number;
+    rle_interrupted = 1;
+}
+
 static void token_files_are_read_strictly(void **state)
 {
     (void)state;
@@ -297,6 +305,17 @@ static void token_files_are_read_strictly(void **state)
     close(fds[1]);
     assert_int_equal(rle_token_from_fd(fds[0], &t), RLE_OK);
     assert_int_equal(fcntl(fds[0], F_GETFD), -1); /* closed */
+    /* One that is never closed can be interrupted. */
+    assert_int_equal(pipe(fds), 0);
+    struct sigaction act = {.sa_handler = interrupt}, before;
+    sigaction(SIGALRM, &act, &before);
+    ualarm(100000, 100000);
+    assert_int_equal(rle_token_from_fd(fds[0], &t), RLE_CANCELLED);
+    ualarm(0, 0);
+    sigaction(SIGALRM, &before, NULL);
+    rle_interrupted = 0;
+    assert_int_equal(fcntl(fds[0], F_GETFD), -1);
+    close(fds[1]);
 }
 
 static void binary_tokens_may_end_like_lines(void **state)
