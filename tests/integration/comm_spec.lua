@@ -156,7 +156,7 @@ describe("rl.comm in rl.launch", function()
         local future, waited
         if ctx.rank == 0 then
           future = group:all_reduce(x, { async = true })
-          local ends = now() + 3
+          local ends = now() + 2
           while now() < ends do end
           rpc.rpc_sync("agent_1", "computed")
           future:wait()
