@@ -376,7 +376,17 @@ describe("references at random", function()
         rpc.sleep(0.05)
         alive[victim]:kill(signal.SIGKILL)
         alive[victim]:join()
+        assert.is_true(workers.eventually(function()
+          return not rpc.worker_info(victim).connected
+        end))
         start(victim)
+        -- The others learn where its new life is, and use it too.
+        rpc.wait_for { victim }
+        local thing = rpc.remote(victim, "Thing")
+        for _, name in ipairs(names) do
+          if name ~= victim then pcall(rpc.rpc_sync, name, "keep", thing) end
+        end
+        thing:release()
       end
       for i, name in ipairs(names) do
         local ok, words, n = pcall(futures[i].wait, futures[i])
@@ -393,6 +403,7 @@ describe("references at random", function()
       end
       rpc.wait_for(names)
     end
+    -- What was given to a worker that was killed before it came for it is kept for a minute.
     local left = {}
     assert.is_true(workers.eventually(function()
       local total = 0
@@ -403,7 +414,7 @@ describe("references at random", function()
         total = total + refs + objects
       end
       return total == 0
-    end, 10), table.concat(left, "; "))
+    end, 100), table.concat(left, "; "))
     require "figure"("F42", "%d operations of 3 workers, %d kills, %d refused: both tables empty",
       used, rounds - 1, failed)
     group:finish()
