@@ -320,7 +320,7 @@ void rle_message_drop(rle_rpc *rpc, rle_conn *conn, rle_msg *m, bool results)
 
 /* ---- tickets ---- */
 
-static void expire_tickets(rle_rpc *rpc, int64_t now)
+void rle_tickets_expire(rle_rpc *rpc, int64_t now)
 {
     for (rle_ticket **at = &rpc->tickets; *at;) {
         rle_ticket *t = *at;
@@ -341,7 +341,7 @@ rle_status rle_ticket_grant(rle_rpc *rpc, uint64_t object,
     if (!t) return rle_oom(sizeof *t, "ticket");
     rle_rpc_enter(rpc);
     int64_t now = rle_now();
-    expire_tickets(rpc, now);
+    rle_tickets_expire(rpc, now);
     rle_export *x = find(rpc, object);
     if (x) {
         x->own++;

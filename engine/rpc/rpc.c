@@ -124,6 +124,7 @@ static void tick(rle_timer *t)
     }
     if (rpc->strangers) rle_strangers_count(rpc, now);
     rle_repeats_tell(rpc, now, false);
+    if (rpc->tickets) rle_tickets_expire(rpc, now);
     rle_timer_arm(&rpc->loop, t, now + interval);
 }
 

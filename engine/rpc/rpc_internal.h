@@ -570,6 +570,8 @@ void rle_export_hold_values(rle_rpc *rpc, const uint8_t *values, size_t size, in
                             bool hold);
 bool rle_export_hold_locked(rle_rpc *rpc, uint64_t object);
 void rle_export_unhold_locked(rle_rpc *rpc, uint64_t object);
+/* Let go of what nobody has come for in time. */
+void rle_tickets_expire(rle_rpc *rpc, int64_t now);
 
 #include "rpc/output_internal.h"
 

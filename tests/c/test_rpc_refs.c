@@ -3,6 +3,7 @@
  * any, every table is empty and every byte is back. */
 #include "figure.h"
 #include "rpc_pair.h"
+#include "shifted_clock.h"
 
 enum { WORKERS = 3 };
 
@@ -448,6 +449,34 @@ static void tables_that_were_large_are_freed(void **state)
     free_pair(&p);
 }
 
+/* Who was given a reference and is killed on its way to the owner never comes for it. */
+static void what_nobody_comes_for_is_let_go_of(void **state)
+{
+    (void)state;
+    rle_clock clock = {shifted, NULL};
+    clock_ahead = 0;
+    rle_clock_set(&clock);
+    rle_rpc *a = worker("a", &(rle_rpc_options){.heartbeat = RLE_SECONDS / 20});
+    uint8_t secret[RLE_TICKET_SIZE] = {1};
+    uint64_t object = rle_export_new_at(a, 0), dropped_object = 0;
+    assert_int_equal(rle_ticket_grant(a, object, secret), RLE_OK);
+    rle_export_unhold(a, object);
+    for (int i = 0; i < 30; i++) {
+        turn(a, NULL);
+        usleep(5000);
+    }
+    assert_int_equal(rle_rpc_next_dropped(a), 0);
+    clock_ahead = 61 * RLE_SECONDS;
+    for (int i = 0; i < 2000 && !dropped_object; i++) {
+        turn(a, NULL);
+        usleep(1000);
+        dropped_object = rle_rpc_next_dropped(a);
+    }
+    assert_int_equal(dropped_object, object);
+    assert_int_equal(rle_ticket_claim(a, secret), 0);
+    rle_rpc_free(a);
+    rle_clock_set(NULL);
+}
 
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
@@ -458,6 +487,7 @@ int main(void)
         TEST(a_release_too_many_takes_nothing_from_others),
         TEST(what_could_not_be_sent_is_held_by_nobody),
         TEST(tables_that_were_large_are_freed),
+        TEST(what_nobody_comes_for_is_let_go_of),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
