@@ -20,7 +20,10 @@
 #include "rpc/crc32c.h"
 #include "rpc/rpc_internal.h"
 
-enum { SMALL_FRAME = 1024 };
+enum {
+    SMALL_FRAME = 1024,
+    COPY_STEP = 64 << 10, /* that is copied before the socket is tried again */
+};
 
 static size_t out_waiting(const rle_conn *conn)
 {
@@ -52,53 +55,6 @@ static rle_status out_append(rle_conn *conn, const void *bytes, size_t n)
     return RLE_OK;
 }
 
-/* ---- bodies ---- */
-
-rle_status rle_body_new(size_t size, rle_body **out)
-{
-    rle_body *body = rle_malloc(sizeof *body);
-    void *block = body ? rle_malloc(size) : NULL;
-    if (!block) {
-        rle_free(body);
-        return rle_oom(size, "message to send");
-    }
-    *body = (rle_body){
-        .refs = 1, .size = size, .ready = size, .data = block, .block = block};
-    *out = body;
-    return RLE_OK;
-}
-
-/* The values are copied; the tensor stays where it is. */
-static rle_status lend_body(const rle_encoder *e, rle_body **out)
-{
-    size_t values = rle_encoder_values_size(e), at = rle_align64(values);
-    RLE_TRY(rle_body_new(at, out));
-    rle_body *body = *out;
-    memcpy(body->data, e->w.data + RLE_FRAME_HEADER, values);
-    memset(body->data + values, 0, at - values);
-    body->size = body->ready = rle_encoder_body_size(e);
-    body->rest = e->tensor[0].data;
-    body->rest_at = at;
-    body->lent = e->lent;
-    ++*body->lent;
-    return RLE_OK;
-}
-
-/* `n` of its bytes from `at` on, in one or two pieces. */
-static int body_pieces(const rle_body *body, size_t at, size_t n, struct iovec iov[2])
-{
-    size_t own = !body->rest              ? n
-                 : at >= body->rest_at    ? 0
-                 : n < body->rest_at - at ? n
-                                          : body->rest_at - at;
-    int count = 0;
-    if (own) iov[count++] = (struct iovec){body->data + at, own};
-    if (own < n)
-        iov[count++] =
-            (struct iovec){(void *)(body->rest + (at + own - body->rest_at)), n - own};
-    return count;
-}
-
 /* ---- long messages ---- */
 
 void rle_out_message_free(rle_out_message *m)
@@ -112,22 +68,6 @@ static size_t next_chunk(const rle_out_message *m)
 {
     size_t n = m->body->size - m->sent;
     return n < RLE_CHUNK_SIZE ? n : RLE_CHUNK_SIZE;
-}
-
-/* Of the chunk that begins at `at`; what goes to many is summed up once. */
-static uint32_t chunk_sum(rle_body *body, size_t at, size_t n)
-{
-    size_t chunks = (body->size + RLE_CHUNK_SIZE - 1) / RLE_CHUNK_SIZE;
-    if (body->home && !body->sums) body->sums = rle_calloc(chunks, sizeof *body->sums);
-    uint32_t *known = body->sums ? &body->sums[at / RLE_CHUNK_SIZE] : NULL;
-    if (known && *known) return *known;
-    struct iovec piece[2];
-    uint32_t sum = 0;
-    int count = body_pieces(body, at, n, piece);
-    for (int i = 0; i < count; i++)
-        sum = rle_crc32c(sum, piece[i].iov_base, piece[i].iov_len);
-    if (known) *known = sum;
-    return sum;
 }
 
 /* Begin the next piece of a long message; round robin over several. */
@@ -149,11 +89,12 @@ static rle_status begin_chunk(rle_conn *conn)
     f.crc = 0;
     if (conn->body_crc) {
         f.flags |= RLE_FLAG_BODY_CRC;
-        f.crc = chunk_sum(m->body, m->sent, n);
+        f.crc = rle_body_sum(m->body, m->sent, n);
     }
     uint8_t head[RLE_FRAME_HEADER];
     rle_frame_encode(&f, head);
     RLE_TRY(out_append(conn, head, sizeof head));
+    if (!m->sent && m->head.type == RLE_FRAME_CALL) conn->calls_unbegun--;
     conn->long_first = m->next;
     if (!m->next) conn->long_last = &conn->long_first;
     conn->chunk = m;
@@ -178,18 +119,19 @@ static void end_chunk(rle_conn *conn)
 
 /* What is to be written next: the buffer up to the chunk, the chunk, the rest of the
  * buffer. Of the chunk at most `most` bytes. */
-static int gather(rle_conn *conn, size_t most, struct iovec iov[4])
+static int gather(rle_conn *conn, size_t most, struct iovec iov[RLE_BODY_BLOCKS + 2])
 {
     int n = 0;
     size_t before = conn->chunk ? conn->out_before : out_waiting(conn);
     size_t after = out_waiting(conn) - before;
     uint8_t *out = conn->out ? conn->out + conn->out_begin : NULL;
     if (before) iov[n++] = (struct iovec){out, before};
-    if (conn->chunk && most) {
-        size_t piece = most < conn->chunk_left ? most : conn->chunk_left;
-        n += body_pieces(conn->chunk->body, conn->chunk->sent, piece, iov + n);
-    }
-    if (after && most >= conn->chunk_left) iov[n++] = (struct iovec){out + before, after};
+    size_t piece = 0;
+    if (conn->chunk && most)
+        n += rle_body_blocks(conn->chunk->body, conn->chunk->sent,
+                             most < conn->chunk_left ? most : conn->chunk_left, iov + n,
+                             &piece);
+    if (after && piece == conn->chunk_left) iov[n++] = (struct iovec){out + before, after};
     return n;
 }
 
@@ -226,6 +168,7 @@ void rle_conn_drop_output(rle_conn *conn)
         rle_out_message_free(m);
     }
     conn->long_last = &conn->long_first;
+    conn->calls_unbegun = 0;
     rle_out_message_free(conn->chunk);
     conn->chunk = NULL;
     rle_free(conn->out);
@@ -264,7 +207,7 @@ static void write_failed(rle_conn *conn)
 static bool chunk_due(const rle_conn *conn)
 {
     const rle_out_message *m = conn->chunk ? NULL : conn->long_first;
-    return m && m->sent + next_chunk(m) <= m->body->ready &&
+    return m && (m->body->parts || m->sent + next_chunk(m) <= m->body->ready) &&
            out_waiting(conn) < RLE_OUT_LOW;
 }
 
@@ -282,7 +225,7 @@ static bool write_out(rle_conn *conn, size_t most)
     while (room) {
         if (most && chunk_due(conn))
             begin_chunk(conn); /* without memory for its header it waits */
-        struct iovec iov[4];
+        struct iovec iov[RLE_BODY_BLOCKS + 2];
         int count = gather(conn, most, iov);
         if (!count) break;
         ssize_t n = conn->transport.ops->writev(&conn->transport, iov, count);
@@ -368,44 +311,43 @@ rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
     f->incarnation = conn->rpc->incarnation;
     body->refs++;
     *m = (rle_out_message){.head = *f, .body = body};
+    if (f->type == RLE_FRAME_CALL) conn->calls_unbegun++;
     *conn->long_last = m;
     conn->long_last = &m->next;
     rle_conn_flush(conn);
     return RLE_OK;
 }
 
-/* The body is written while it is being copied, a chunk at a time: what is copied is still in
- * the cache when it is written, and the other side begins to read meanwhile. */
+/* How far the first of its messages is out, `body` being that one's. */
+static size_t sent_of(const rle_conn *conn, const rle_body *body)
+{
+    if (conn->chunk && conn->chunk->body == body) return conn->chunk->sent;
+    for (const rle_out_message *m = conn->long_first; m; m = m->next)
+        if (m->body == body) return m->sent;
+    return body->size;
+}
+
+/* It is written from where its values lie, as far as the socket takes it. What it does not take
+ * is copied, because the caller may change them afterwards; a piece at a time, and then the
+ * socket is tried again: meanwhile the other side has read. So the more slowly it reads, the
+ * more is copied, and never while it waits for us. */
 static rle_status send_long(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count)
 {
     rle_body *body;
     RLE_TRY(rle_body_new(f->body, &body));
     body->ready = 0;
+    body->parts = parts;
+    body->part_count = count;
     rle_status s = rle_conn_send_body(conn, f, body);
-    for (int i = 0; s == RLE_OK && i < count; i++) {
-        const uint8_t *from = parts[i].iov_base;
-        for (size_t left = parts[i].iov_len; left;) {
-            size_t n = RLE_CHUNK_SIZE - body->ready % RLE_CHUNK_SIZE;
-            if (n > left) n = left;
-            memcpy(body->data + body->ready, from, n);
-            body->ready += n;
-            from += n;
-            left -= n;
-            if (body->ready % RLE_CHUNK_SIZE == 0) write_and_join(conn, RLE_OUT_BURST);
-        }
-    }
-    write_and_join(conn, RLE_OUT_BURST);
+    if (s == RLE_OK)
+        do {
+            write_and_join(conn, RLE_OUT_BURST);
+        } while (rle_body_copy(body, sent_of(conn, body), COPY_STEP));
+    body->parts = NULL;
+    body->part_count = 0;
+    if (s == RLE_OK) write_and_join(conn, RLE_OUT_BURST);
     rle_body_release(body);
     return s;
-}
-
-/* Calls arrive in the order of their numbers: behind a long one that is not begun yet, a
- * short one waits with the long messages. */
-static bool call_waits(const rle_conn *conn)
-{
-    for (const rle_out_message *m = conn->long_first; m; m = m->next)
-        if (!m->sent && m->head.type == RLE_FRAME_CALL) return true;
-    return false;
 }
 
 /* Several blocks as one: cheaper than a gathering write when they are small. */
@@ -446,7 +388,7 @@ rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, b
     f->tensors = (uint16_t)e->tensors;
     if (e->lent && e->tensors == 1 && rle_encoder_body_size(e) > RLE_CHUNK_SIZE) {
         rle_body *body;
-        RLE_TRY(lend_body(e, &body));
+        RLE_TRY(rle_body_lent(e, &body));
         rle_status s = rle_conn_send_body(conn, f, body);
         rle_body_release(body);
         return s;
@@ -463,7 +405,9 @@ rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts
     f->body = size;
     f->incarnation = conn->rpc->incarnation;
     f->crc = 0;
-    if (size > RLE_CHUNK_SIZE || (f->type == RLE_FRAME_CALL && call_waits(conn)))
+    /* Numbers of calls go up: a short call may pass one that has begun, but not one that still
+     * waits for its turn. */
+    if (size > RLE_CHUNK_SIZE || (f->type == RLE_FRAME_CALL && conn->calls_unbegun))
         return send_long(conn, f, parts, count);
 
     f->payload = (uint32_t)size;

@@ -15,8 +15,25 @@ rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts
 rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, bool later);
 /* The same with a body of its own, which is shared, not copied. */
 rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body);
+
+/* ---- body.c ---- */
+
+enum { RLE_BODY_BLOCKS = 8 };
 /* One reference for the caller; the bytes are the caller's to fill. */
 rle_status rle_body_new(size_t size, rle_body **out);
+/* The values of an encoder that lends its one tensor (codec.h), and where that lies. */
+rle_status rle_body_lent(const rle_encoder *e, rle_body **out);
+/* Its bytes from `at` on, at most `n` of them, as up to RLE_BODY_BLOCKS blocks; returns how
+ * many blocks, and in *got how many bytes. */
+int rle_body_blocks(const rle_body *body, size_t at, size_t n, struct iovec *iov, size_t *got);
+/* CRC-32C of the chunk that begins at `at`; of what goes to many it is kept. */
+uint32_t rle_body_sum(rle_body *body, size_t at, size_t n);
+/* Copy what is with the sender yet and not out, at most `n` bytes of it; `sent`: up to there it
+ * is out. False when there is nothing left to copy. */
+bool rle_body_copy(rle_body *body, size_t sent, size_t n);
+
+/* ---- output.c ---- */
+
 void rle_out_message_free(rle_out_message *m); /* NULL is fine */
 /* Write what `later` left behind, on every connection. */
 void rle_conn_flush_dirty(rle_rpc *rpc);

@@ -145,16 +145,19 @@ typedef struct rle_poll rle_poll;
 /* Bytes that one message or several are made of. Counted under the loop's lock. */
 typedef struct rle_body {
     unsigned refs;
-    size_t size, ready; /* ready: so many of them are there yet */
+    size_t size, ready; /* ready: up to here they are there, or out */
     uint8_t *data;
     void *block; /* that they lie in; owned */
+    /* Where all of them lie that are not there: with who sends it, until he goes on, or with who
+     * lends them (body.c). Or NULL. */
+    const struct iovec *parts;
+    int part_count;
     rle_publication *home; /* that may use it again, or NULL */
     /* With a home: checksums of its chunks, as far as any was sent with one; 0: not
      * known. Or NULL. They are the same for everybody. */
     uint32_t *sums;
-    /* Those from rest_at on lie at `rest` instead, which is lent (codec.h); or NULL. */
-    const uint8_t *rest;
-    size_t rest_at, *lent;
+    struct iovec lent_parts[2];
+    size_t *lent; /* how many bodies somebody lends bytes of (codec.h), or NULL */
 } rle_body;
 
 /* A long message on its way out, a chunk at a time. */
@@ -218,6 +221,7 @@ struct rle_conn {
     uint8_t *out;
     size_t out_begin, out_end, out_cap;
     rle_out_message *long_first, **long_last;
+    size_t calls_unbegun;   /* of those: no byte of which is out yet */
     rle_out_message *chunk; /* of which a piece is being written, or NULL */
     size_t chunk_left;      /* bytes of that piece */
     size_t out_before;      /* bytes of `out` that go before it */
