@@ -130,6 +130,7 @@ struct rle_comm_round {
     uint64_t number;
     bool entered; /* by this rank */
     bool done, settled;
+    bool again; /* calls to workers that had not joined are to be made again */
     /* It has failed: why, and whether the others know. */
     rle_status code;
     bool told;

@@ -10,6 +10,8 @@ enum { WINDOW = 3 }; /* parts on their way to one owner at a time */
 /* An owner tells at the deadline who is missing; it gets so long to do it. */
 #define GRACE (RLE_SECONDS / 4)
 
+static void next_calls(rle_comm_round *round, int owner);
+
 typedef enum { PART_IDLE, PART_OPEN, PART_OVER } part_state;
 
 typedef struct rle_comm_part {
@@ -163,6 +165,13 @@ void rle_comm_settle(rle_comm *comm)
 {
     rle_comm_round *round;
     while ((round = unsettled(comm)) != NULL) settle(round);
+    for (const rle_comm_group *g = comm->groups; g; g = g->next)
+        for (round = g->rounds; round; round = round->next) {
+            if (!round->again || round->code) continue;
+            round->again = false;
+            for (int r = 0; r < g->size; r++)
+                if (r != g->rank) next_calls(round, r);
+        }
 }
 
 /* Has rank r called us for this part? -1: for any. */
@@ -304,8 +313,6 @@ static void time_over(rle_timer *t)
 
 /* ---- going on ---- */
 
-static void next_calls(rle_comm_round *round, int owner);
-
 static void part_over(rle_comm_round *round, rle_comm_part *part)
 {
     part->state = PART_OVER;
@@ -347,6 +354,15 @@ static rle_status take_answer(const rle_comm_round *round, const rle_comm_piece 
     return RLE_OK;
 }
 
+/* Its owner has not joined so far. It may: the time of the collective is another one. */
+static bool not_there_yet(rle_future *f)
+{
+    rle_msg *m = rle_future_message(f);
+    rle_wire_error e;
+    return m && rle_error_decode(m, &e) == RLE_OK && e.code == RLE_NOT_FOUND &&
+           e.outcome == RLE_OUTCOME_NOT_EXECUTED;
+}
+
 static void call_over(rle_future *f, void *self)
 {
     rle_comm_part *part = self;
@@ -357,6 +373,15 @@ static void call_over(rle_future *f, void *self)
     part->f = NULL;
     part->state = PART_OVER; /* for rle_service_call, which may not have returned */
     if (round->code || round->done) return;
+    if (!good && not_there_yet(f)) {
+        rle_comm_lane *lane = &round->lane[p.owner];
+        part->state = PART_IDLE;
+        lane->open--;
+        if (part->number < lane->next) lane->next = part->number;
+        round->again = true;
+        rle_service_timer(round->comm->rpc, &round->comm->settle, rle_now());
+        return;
+    }
     if (!good) {
         call_failed(round, p.owner, f);
         return;
@@ -379,7 +404,7 @@ static void next_calls(rle_comm_round *round, int owner)
     while (lane->open < WINDOW && lane->next < round->parts && !round->code) {
         rle_comm_part *part = &round->part[lane->next++];
         rle_comm_piece p = rle_comm_piece_of(round, part->number);
-        if (p.owner != owner) continue;
+        if (p.owner != owner || part->state != PART_IDLE) continue;
         lane->open++;
         part->state = PART_OPEN;
         rle_future *f;
