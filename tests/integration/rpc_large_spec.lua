@@ -78,7 +78,7 @@ local function small_calls(name, over)
   return times
 end
 
-describe("large messages", function()
+describe("B21: large messages", function()
   local group
   before_each(function()
     group = workers.group { max_message = 2 ^ 31, heartbeat = 0.5, timeout = 20,

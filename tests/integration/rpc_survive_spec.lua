@@ -404,7 +404,7 @@ end
 end)
 
 describe("a name that is taken", function()
-  it("F11: is free for the next one when the old one is frozen", function()
+  it("F11, B13: is free for the next one when the old one is frozen", function()
     local group = workers.group()
     local old = group:start("obs_3", [[rpc.register("who", function() return "old" end)]])
     rpc.wait_for { "obs_3" }

@@ -224,7 +224,7 @@ describe("weights", function()
     assert.equal("FAILED_PRECONDITION", fails(weights.update, weights).code)
   end)
 
-  it("cost nothing more after hundreds of versions, joins and deaths", function()
+  it("B21: cost nothing more after hundreds of versions, joins and deaths", function()
     local bytes = 200000
     local net = large(bytes)
     local weights = rpc.weights("large", net)
