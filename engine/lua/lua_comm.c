@@ -183,6 +183,7 @@ static int comm_finish(lua_State *L)
     ((handle *)lua_touserdata(L, 1))->p = NULL;
     rle_comm_work_free(w);
     rle_lua_check(L, s);
+    (void)rle_comm_works(own); /* what it held is free at once, not with the next one */
     return *slot ? 1 : 0;
 }
 

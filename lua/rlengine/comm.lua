@@ -42,13 +42,28 @@ end
 
 -- ---- groups -----------------------------------------------------------------
 
--- How often a group of these names was made, and the one that is made without naming any; of one
--- life of the worker.
-local counts, default, generation
+-- How often a group of these names was made, the last of each, and the one that is made without
+-- naming any; of one life of the worker.
+local counts, last, default, generation
 
 local function check_life()
   if generation == rpc.generation() then return end
-  generation, counts, default = rpc.generation(), {}, nil
+  generation, counts, last, default = rpc.generation(), {}, {}, nil
+end
+
+-- Groups of the same workers, whatever their order.
+local function key_of(names, name)
+  local sorted = {}
+  for i, worker in ipairs(names) do sorted[i] = tostring(worker) end
+  table.sort(sorted)
+  return table.concat(sorted, " ") .. "\n" .. (name or "")
+end
+
+-- What tells the how many-th group of them apart from the others: ranks may still be in the one
+-- before, which is closed here already.
+local function tag_of(name, count)
+  if not name then return "#" .. count end
+  return count == 1 and name or ("%s#%d"):format(name, count)
 end
 
 local function seconds(what, value)
@@ -85,7 +100,8 @@ end
 -- Ranks that are not connected yet are connected to, by address: trainers of rl.launch know
 -- each other's, others are given in `addresses`.
 -- @param[opt] given list of names, and
---   name: tells groups of the same workers apart (default: the how many-th it is);
+--   name: tells groups of the same workers apart (default: the how many-th it is); once it is
+--     closed the name is free again;
 --   timeout (120 s): of collectives that give none;
 --   addresses: table name -> address; connect_timeout (10 s)
 -- @return an object with `rank`, `size`, `names` and the collectives as methods
@@ -108,21 +124,19 @@ function comm.group(given)
     end
     for i, name in ipairs(team.names) do names[i] = name end
   end
-  local tag = o.name
-  if not tag then
-    local sorted = {}
-    for i, name in ipairs(names) do sorted[i] = tostring(name) end
-    table.sort(sorted)
-    local key = table.concat(sorted, " ")
-    counts[key] = (counts[key] or 0) + 1
-    tag = "#" .. counts[key]
+  local key = key_of(names, o.name)
+  if o.name and last[key] and not last[key].closed then
+    fail("ALREADY_EXISTS", 'there is a group "%s" of these workers already', o.name)
   end
   reach(names, rank_of(names), o.addresses or team.addresses or {},
     o.connect_timeout or CONNECT_TIMEOUT)
-  local handle, rank = c.group(names, tag)
+  -- One that cannot be made does not count: the others wait for it.
+  local count = (counts[key] or 0) + 1
+  local handle, rank = c.group(names, tag_of(o.name, count))
   local self = setmetatable({
     handle, names = names, rank = rank, size = #names, timeout = o.timeout or TIMEOUT,
   }, Group)
+  counts[key], last[key] = count, self
   if is_default then default = self end
   return self
 end
@@ -160,7 +174,7 @@ local function list_of(what, tensors)
 end
 
 local function root_of(what, rank)
-  if rank ~= nil and rank % 1 ~= 0 then
+  if rank ~= nil and (rank % 1 ~= 0 or math.abs(rank) > 1e6) then
     fail("INVALID_ARGUMENT", "%s: a rank is a whole number from 0, got %s", what, tostring(rank))
   end
   return rank or 0

@@ -201,6 +201,33 @@ describe("rl.comm in rl.launch", function()
     ]])
   end)
 
+  it("makes groups again: of a name that was closed, and after a failure at one rank", function()
+    trainers(2, [[
+      local names = group.names
+      for i = 1, 6 do
+        local again = comm.group { names[1], names[2], name = "again", timeout = 20 }
+        local ok, err = pcall(comm.group, { names[2], names[1], name = "again" })
+        equal("ALREADY_EXISTS", not ok and err.code)
+        local sum = again:all_reduce(rl.tensor { ctx.rank + 1 }, { async = true })
+        -- The other one has the result meanwhile, and goes on to the next group.
+        if ctx.rank == i % 2 then
+          local till = os.clock() + 0.05
+          while os.clock() < till do local _ = i end
+        end
+        equal(3, sum:wait():item())
+        again:close()
+      end
+      local core = require "rlengine.core"
+      if ctx.rank == 1 then
+        local make = core.comm.group
+        core.comm.group = function() error "no memory" end
+        equal(false, (pcall(comm.group, { names[1], names[2] })))
+        core.comm.group = make
+      end
+      comm.group({ names[1], names[2], timeout = 20 }):barrier()
+    ]])
+  end)
+
   it("ends with the run when a trainer dies", function()
     local run = launched.start [[
       local rl = require "rlengine"
@@ -256,7 +283,10 @@ describe("rl.comm", function()
     local alone = comm.group { "test" }
     local device = rl.device_count "emu" > 0 and "emu" or "cpu"
     local x = rl.tensor({ 1, 2, 3 }, { device = device })
-    assert.equal(6, alone:all_reduce(x):sum():item())
+    local before = rl.memory.allocated "cpu"
+    alone:all_reduce(x)
+    assert.equal(before, rl.memory.allocated "cpu") -- nothing is kept until the next one
+    assert.equal(6, x:sum():item())
     assert.equal(device, alone:all_gather(x).device.type)
     x:free()
     team:finish { blocks = true } -- the device stays open
@@ -284,6 +314,10 @@ describe("rl.comm", function()
     assert.matches("there is no rank 1 in a group of 1", fails(group.broadcast, group, x,
       { from = 1 }))
     assert.matches("share their memory", fails(group.all_reduce, group, rl.zeros(1):expand(4)))
+    assert.matches("a rank is a whole number from 0", fails(group.broadcast, group, x,
+      { from = 1e20 }))
+    assert.matches("RESOURCE_EXHAUSTED", fails(group.all_gather, group,
+      rl.zeros(1):expand(2 ^ 30, 2 ^ 30, 2)))
     assert.matches("timeout must be a number of seconds > 0", fails(group.barrier, group,
       { timeout = 0 }))
     group:close()
