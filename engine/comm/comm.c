@@ -244,7 +244,9 @@ static rle_status new_work(rle_comm_group *g, const rle_comm_call *call,
 static rle_status load(rle_comm_work *w, rle_collective *c)
 {
     bool gathers = c->kind == RLE_COMM_ALL_GATHER;
-    int64_t all = (int64_t)c->size * (gathers ? w->ranks : 1);
+    int64_t all;
+    if (__builtin_mul_overflow(c->size, (size_t)(gathers ? w->ranks : 1), &all))
+        return rle_oom(c->size, "collective");
     if (!all) return RLE_OK;
     RLE_TRY(rle_tensor_new(rle_device_cpu(), RLE_U8, 1, &all, &w->block));
     c->data = w->block->a.data;
@@ -300,7 +302,11 @@ rle_status rle_comm_begin(rle_comm_group *g, const rle_comm_call *call,
                         .timeout = call->timeout,
                         .site = call->site};
     if (call->count) c.dtype = call->tensors[0]->a.dtype;
-    for (int i = 0; i < call->count; i++) c.size += bytes_of(call->tensors[i]);
+    for (int i = 0; i < call->count; i++) {
+        size_t size = bytes_of(call->tensors[i]);
+        if (__builtin_add_overflow(c.size, size, &c.size))
+            return rle_oom(size, "collective");
+    }
     set_title(&c, g, call);
     set_spec(&c, call);
     rle_comm_work *w = NULL;

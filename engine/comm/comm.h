@@ -94,7 +94,8 @@ rle_status rle_comm_open(rle_rpc *rpc, rle_comm **out);
 
 /* The workers of these names, each other one reachable or about to join; our own name is
  * among them. The same names in the same order and the same `tag` make the group at every
- * rank. INVALID_ARGUMENT; ALREADY_EXISTS. */
+ * rank; a tag is not used again, for other ranks may still be in the group that had it.
+ * INVALID_ARGUMENT; ALREADY_EXISTS. */
 rle_status rle_comm_group_new(rle_comm *comm, const char *const *names, int count,
                               const char *tag, rle_comm_group **out);
 void rle_comm_group_free(rle_comm_group *g);
@@ -115,7 +116,8 @@ typedef struct rle_comm_call {
     uint32_t site;
 } rle_comm_call;
 
-/* INVALID_ARGUMENT: tensors it cannot take; RESOURCE_EXHAUSTED; the device's failures. */
+/* INVALID_ARGUMENT: tensors it cannot take; RESOURCE_EXHAUSTED: memory, or too many that
+ * are not over; the device's failures. Nothing is begun then. */
 rle_status rle_comm_begin(rle_comm_group *g, const rle_comm_call *call,
                           rle_comm_work **out);
 rle_future *rle_comm_work_future(rle_comm_work *w);

@@ -155,18 +155,37 @@ static void refuse(rle_incoming *in, rle_status code, const char *fmt, ...)
     rle_service_fail(in, code, message);
 }
 
+/* The caller's names stand in another order. If it is a member the collective cannot come
+ * to anything, here and at those who wait for it. */
+static void misplaced(rle_comm_group *g, rle_incoming *in, const rle_comm_message *m,
+                      const rle_peer *caller)
+{
+    char why[512];
+    uint64_t number = (uint64_t)m->number;
+    snprintf(
+        why, sizeof why,
+        "\"%s\" says that it is rank %d of the group, at \"%s\" that is %s: give the "
+        "names in the same order everywhere",
+        rle_peer_name(caller), m->rank, rle_rpc_name(g->comm->rpc),
+        m->rank < g->size ? rle_peer_name(g->member[m->rank].peer) : "nobody");
+    int at = 0;
+    while (at < g->size && g->member[at].peer != caller) at++;
+    rle_comm_round *round = rle_comm_round_find(g, number);
+    if (!round && at < g->size && number > g->begun && number <= g->begun + AHEAD_MAX &&
+        rle_comm_round_new(g, number, &round) != RLE_OK)
+        round = NULL;
+    if (round && at < g->size)
+        rle_comm_round_fail(round, false, RLE_INVALID_ARGUMENT, "%s", why);
+    rle_service_fail(in, RLE_INVALID_ARGUMENT, why);
+}
+
 static void group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_message *m,
                        const rle_peer *caller, int64_t deadline)
 {
     const char *here = rle_rpc_name(g->comm->rpc);
     uint64_t number = (uint64_t)m->number;
     if (m->rank >= g->size || g->member[m->rank].peer != caller) {
-        refuse(
-            in, RLE_INVALID_ARGUMENT,
-            "\"%s\" says that it is rank %d of the group, at \"%s\" that is %s: give the "
-            "names in the same order everywhere",
-            rle_peer_name(caller), m->rank, here,
-            m->rank < g->size ? rle_peer_name(g->member[m->rank].peer) : "nobody");
+        misplaced(g, in, m, caller);
         return;
     }
     rle_comm_member *member = &g->member[m->rank];
@@ -189,11 +208,15 @@ static void group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_messa
                    (unsigned long long)g->begun);
         return;
     }
-    if (!round && (number > g->begun + AHEAD_MAX ||
-                   rle_comm_round_new(g, number, &round) != RLE_OK)) {
+    if (!round && number > g->begun + AHEAD_MAX) {
         refuse(in, RLE_RESOURCE_EXHAUSTED, "%.*s: \"%s\" is %llu collectives behind",
                (int)m->title.n, m->title.p, here,
                (unsigned long long)(number - g->begun));
+        return;
+    }
+    if (!round && rle_comm_round_new(g, number, &round) != RLE_OK) {
+        refuse(in, RLE_RESOURCE_EXHAUSTED, "%.*s: rank %d: %s", (int)m->title.n,
+               m->title.p, g->rank, rle_message());
         return;
     }
     rle_comm_round_call(round, in, m, deadline);
@@ -447,12 +470,23 @@ static rle_status begin(rle_comm_group *g, const rle_collective *c, rle_comm_tas
     rle_service_enter(rpc);
     uint64_t number = g->begun + 1;
     rle_comm_round *round = rle_comm_round_find(g, number);
-    rle_status s = round ? RLE_OK : rle_comm_round_new(g, number, &round);
+    rle_status s = RLE_OK;
+    /* Whoever has not come to the first of them would refuse it. */
+    if (number - (uint64_t)oldest_open(g, number) >= AHEAD_MAX)
+        s = rle_fail(RLE_RESOURCE_EXHAUSTED,
+                     "%s: %d collectives of the group are not finished; wait for some",
+                     c->title, AHEAD_MAX);
+    else if (!round)
+        s = rle_comm_round_new(g, number, &round);
     if (s == RLE_OK) {
         g->begun = number;
         round->c = *c;
         round->future = future;
         rle_comm_round_enter(round);
+        /* There may have been no memory for it when it failed, before we came to it. */
+        if (round->code && !round->settled &&
+            rle_service_timer(rpc, &g->comm->settle, rle_now()) != RLE_OK)
+            rle_comm_settle(g->comm);
         *out = (rle_comm_task *)round;
     } else {
         rle_service_release(future);

@@ -328,7 +328,9 @@ static void call_failed(rle_comm_round *round, int owner, rle_future *f)
         rle_comm_round_fail(round, false, RLE_RESOURCE_EXHAUSTED, "%s: out of memory",
                             round->title);
     else if (e.outcome == RLE_OUTCOME_NONE)
-        rle_comm_round_fail(round, true, e.code, "%.*s", (int)e.message.n, e.message.p);
+        /* Who had no room for it could not remember it either. */
+        rle_comm_round_fail(round, e.code != RLE_RESOURCE_EXHAUSTED, e.code, "%.*s",
+                            (int)e.message.n, e.message.p);
     else {
         round->first_gone = owner;
         rle_comm_round_fail(round, false, e.code, "%s: rank %d: %.*s", round->title,
