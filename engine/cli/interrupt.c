@@ -11,6 +11,7 @@
 #include "cli/cli_internal.h"
 
 #include "base/context.h"
+#include "base/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -73,6 +74,14 @@ void rle_cli_interrupt_init(lua_State *L)
     owner = pthread_self();
     struct sigaction old;
     if (sigaction(SIGINT, NULL, &old) == 0 && old.sa_handler == SIG_IGN) return;
+    size_t size;
+    if (rle_handoff_take(&size)) {
+        /* Ctrl-C reaches every process of the terminal; of those that rl.launch starts
+         * only the launcher acts on it, and ends this one though its script has yet to
+         * come there. */
+        signal(SIGINT, SIG_IGN);
+        return;
+    }
     struct sigaction action = {.sa_handler = on_signal}; /* no SA_RESTART: reads return */
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);

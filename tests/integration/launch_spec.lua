@@ -264,6 +264,29 @@ describe("rl.launch", function()
     process.remove(folder)
   end)
 
+  it("ends all on Ctrl-C without a word where scripts have yet to come to rl.launch", function()
+    local folder = process.folder()
+    process.write(folder .. "/script.lua", ([[
+      local rl = require "rlengine"
+      if io.open "FOLDER/launcher" then
+        io.stdout:setvbuf "no"
+        print "loading"
+        local from = os.clock()
+        while os.clock() - from < 20 do end
+      end
+      io.open("FOLDER/launcher", "w"):close()
+      rl.launch { trainer = function() end, observers_per_trainer = 2 }
+    ]]):gsub("FOLDER", folder))
+    local term = pty.spawn({ process.program(), folder .. "/script.lua" },
+      { env = { TMPDIR = folder, XDG_RUNTIME_DIR = "" } })
+    for _ = 1, 3 do term:expect "loading" end
+    term:send "\3"
+    assert.same({ "killed", 2 }, { term:finish() })
+    assert.equal("^C", (term.text:gsub("obs_%d_for_0 | loading", ""):gsub("loading", "")
+      :gsub("%s", "")))
+    process.remove(folder)
+  end)
+
   it("leaves no process when the launcher is killed", function()
     local started = start_endless()
     started:signal "KILL"
