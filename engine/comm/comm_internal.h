@@ -120,6 +120,9 @@ rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
 /* One encoded answer for many, whose data is the round's; then rle_service_reply. */
 rle_encoder *rle_comm_answer(rle_comm *comm, rle_comm_round *round, const uint8_t *data,
                              size_t size);
+/* May an answer with so many bytes of data go to whoever made this call? Else the round
+ * has failed. */
+bool rle_comm_fits(rle_comm_round *round, const rle_comm_held *held, size_t size);
 
 /* ---- round.c, with the lock ---- */
 

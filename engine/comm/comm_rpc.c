@@ -90,6 +90,20 @@ rle_encoder *rle_comm_answer(rle_comm *comm, rle_comm_round *round, const uint8_
     return e;
 }
 
+bool rle_comm_fits(rle_comm_round *round, const rle_comm_held *held, size_t size)
+{
+    enum { HEAD = RLE_TENSOR_ALIGN }; /* of an answer, before its tensor */
+    uint64_t limit = rle_service_limit(held->in);
+    if (!size || size + HEAD <= limit) return true;
+    rle_comm_round_fail(
+        round, false, RLE_RESOURCE_EXHAUSTED,
+        "%s: a result of %zu bytes is over the limit of %llu bytes of rank %d (worker "
+        "\"%s\") (max_message)",
+        round->title, size, (unsigned long long)limit, held->rank,
+        rle_peer_name(round->group->member[held->rank].peer));
+    return false;
+}
+
 static bool text(const rle_value *v, size_t max, rle_slice *out)
 {
     *out = (rle_slice){v->u.string.data, v->u.string.len};

@@ -468,6 +468,7 @@ static void check_part(rle_comm_round *round, uint32_t number)
             return;
         }
         in[h->rank] = m.data;
+        if (!rle_comm_fits(round, h, p.get_size)) return;
     }
     bool gathers = round->c.kind == RLE_COMM_ALL_GATHER;
     if (!gathers && p.put_size)

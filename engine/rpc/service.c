@@ -63,6 +63,11 @@ rle_peer *rle_service_caller(const rle_incoming *in)
     return in->peer;
 }
 
+uint64_t rle_service_limit(const rle_incoming *in)
+{
+    return in->conn->max_message; /* it is forgotten with its connection */
+}
+
 void rle_service_decoder(const rle_incoming *in, rle_decoder *d)
 {
     rle_incoming_args(in, d);

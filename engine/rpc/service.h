@@ -46,6 +46,8 @@ bool rle_service_connected(const rle_peer *peer);
 /* ---- calls that are served ---- */
 
 rle_peer *rle_service_caller(const rle_incoming *in);
+/* Bytes of the longest message that its caller takes. */
+uint64_t rle_service_limit(const rle_incoming *in);
 /* At the arguments; their bytes may have moved since the last look. */
 void rle_service_decoder(const rle_incoming *in, rle_decoder *d);
 /* Either of these ends it, and does not call `forget`. A failure is the connection's end.

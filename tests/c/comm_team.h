@@ -32,12 +32,13 @@ static inline rle_comm_group *join(team *t, int i, const char *tag)
     return g;
 }
 
-static inline team make_team(int size)
+/* The last rank with options of its own. */
+static inline team make_team_with(int size, const rle_rpc_options *last)
 {
     team t = {.size = size};
     for (int i = 0; i < size; i++) {
         char address[160];
-        t.rpc[i] = worker(names[i], NULL);
+        t.rpc[i] = worker(names[i], i == size - 1 ? last : NULL);
         snprintf(address, sizeof address, "unix:%s/%d.sock", test_folder, i);
         assert_int_equal(rle_rpc_listen(t.rpc[i], address, NULL), RLE_OK);
         assert_int_equal(rle_comm_open(t.rpc[i], &t.comm[i]), RLE_OK);
@@ -46,6 +47,11 @@ static inline team make_team(int size)
     for (int k = 0; k < 50; k++) turn_all(&t);
     for (int i = 0; i < size; i++) t.group[i] = join(&t, i, "test");
     return t;
+}
+
+static inline team make_team(int size)
+{
+    return make_team_with(size, NULL);
 }
 
 static inline void free_team(team *t)

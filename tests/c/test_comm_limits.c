@@ -107,6 +107,30 @@ static void without_memory(void **state)
         for (uint64_t nth = 1; without_block(nth, n); nth++) continue;
 }
 
+/* A rank that takes short messages only: it fails everywhere, and nobody is lost. */
+static void results_over_the_limit(void **state)
+{
+    (void)state;
+    team t = make_team_with(3, &(rle_rpc_options){.max_message = 64 << 10});
+    static const rle_comm_kind kinds[] = {RLE_COMM_BROADCAST, RLE_COMM_ALL_GATHER,
+                                          RLE_COMM_ALL_REDUCE};
+    rle_tensor *x[RANKS_MAX];
+    for (int r = 0; r < 3; r++) x[r] = filled(RLE_F32, 100000, r);
+    for (int k = 0; k < 3; k++) {
+        rle_comm_work *w[RANKS_MAX] = {0};
+        rle_comm_call call = {.kind = kinds[k], .count = 1, .name = "weights"};
+        for (int r = 0; r < 3; r++) w[r] = begin_with(&t, r, &call, &x[r]);
+        wait_works(&t, w);
+        for (int r = 0; r < 3; r++)
+            assert_failed(&t, r, w[r], RLE_RESOURCE_EXHAUSTED, "(max_message)", x[r]);
+        assert_nothing_left(&t);
+    }
+    assert_false(logged("closed") || logged("lost"));
+    for (int r = 0; r < 3; r++) rle_tensor_release(x[r]);
+    run(&t, &(rle_comm_call){.kind = RLE_COMM_BARRIER}, x, NULL);
+    free_team(&t);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
@@ -115,6 +139,7 @@ int main(void)
         TEST(another_order_is_told),
         TEST(too_many_at_once),
         TEST(without_memory),
+        TEST(results_over_the_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
