@@ -4,7 +4,6 @@
  * other socket by its addresses, through the interface that ss(8) uses: one question and
  * one answer, however many sockets there are. */
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -76,8 +75,9 @@ bool rle_socket_owner(int fd, uid_t *uid)
         answer.head.nlmsg_type != SOCK_DIAG_BY_FAMILY)
         return false;
     const struct inet_diag_msg *found = NLMSG_DATA(&answer.head);
-    /* A socket that its process has closed belongs to nobody, and says root. */
-    if (found->idiag_state != TCP_ESTABLISHED || !found->idiag_inode) return false;
+    /* A socket that its process has closed belongs to nobody, and says root. One that is
+     * shut down for sending may wait for our answer, and has its owner. */
+    if (!found->idiag_inode) return false;
     *uid = found->idiag_uid;
     return true;
 }

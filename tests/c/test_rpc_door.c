@@ -43,6 +43,25 @@ static void ones_own_processes_are_never_shut_out(void **state)
     rle_rpc_free(a);
 }
 
+/* Who closes its half of the connection still waits for the answer, and can be told. */
+static void whose_a_socket_is_that_has_sent_all(void **state)
+{
+    (void)state;
+    if (!users_are_told_apart()) return;
+    rle_rpc *a = worker("a", NULL);
+    assert_int_equal(rle_rpc_listen(a, "tcp://127.0.0.1:0", NULL), RLE_OK);
+    raw r = tcp_connect(a, NULL);
+    for (int i = 0; i < 5; i++) turn(a, NULL);
+    int fd = a->conns->transport.fd;
+    uid_t uid = geteuid() + 1;
+    assert_int_equal(shutdown(r.fd, SHUT_WR), 0);
+    assert_true(rle_socket_owner(fd, &uid));
+    assert_int_equal(uid, geteuid());
+    close(r.fd); /* it belongs to nobody now, whatever the kernel says */
+    assert_false(rle_socket_owner(fd, &uid));
+    rle_rpc_free(a);
+}
+
 /* Another user of this machine shuts out itself, and nobody else. */
 static void f33_another_user_shuts_out_itself_alone(void **state)
 {
@@ -94,6 +113,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(f33_ten_refusals_a_minute_close_the_door_on_tcp),
         TEST(ones_own_processes_are_never_shut_out),
+        TEST(whose_a_socket_is_that_has_sent_all),
         TEST(f33_another_user_shuts_out_itself_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
