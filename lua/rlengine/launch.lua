@@ -254,18 +254,16 @@ local function members(given, folder, token, call)
   return list, starts
 end
 
-local function run_group(given, program)
-  calls = calls + 1
-  local folder, lock = core.launch.folder()
+local function run_in(folder, given, program)
   local list, starts = members(given, folder, to_hex(core.launch.token()), calls)
   local restarts = restarts_of(given.restarts)
-  local ok, result = pcall(core.launch.run, {
+  local result = core.launch.run {
     command = program.command, source = program.source, members = list,
     grace = given.grace or 0.6, secondaries_finish = given.observer ~= nil,
     restarts = restarts.max, within = restarts.within, backoff = restarts.backoff,
     requests = restarts.max > 0 and requests_of(folder) or nil,
-  })
-  if ok and result.exit_code == 0 then
+  }
+  if result.exit_code == 0 then
     for name, mark in pairs(starts) do
       if not core.launch.marked(mark) then
         -- It "ended well" without having done anything.
@@ -275,7 +273,19 @@ local function run_group(given, program)
       end
     end
   end
-  core.launch.remove_folder(folder, lock)
+  return result, list
+end
+
+local function run_group(given, program)
+  calls = calls + 1
+  local folder, lock = core.launch.folder()
+  local ok, result, list = pcall(run_in, folder, given, program)
+  -- Ctrl-C may come just here, too.
+  local removed, interrupted = pcall(core.launch.remove_folder, folder, lock)
+  if not removed then
+    core.launch.remove_folder(folder, lock)
+    ok, result = false, interrupted
+  end
   if not ok then error(result, 0) end
   return result, list
 end

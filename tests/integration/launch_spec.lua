@@ -287,6 +287,27 @@ describe("rl.launch", function()
     process.remove(folder)
   end)
 
+  for _, moment in ipairs { "token", "run", "marked", "remove_folder" } do
+    it("leaves no folder on Ctrl-C in the launcher's " .. moment, function()
+      local code, out, err, started = run((([[
+        local ffi, launch = require "ffi", require("rlengine.core").launch
+        local rl = require "rlengine"
+        ffi.cdef "int raise(int);"
+        local real = launch.MOMENT
+        function launch.MOMENT(...)
+          launch.MOMENT = real
+          ffi.C.raise(2)
+          return real(...)
+        end
+        rl.launch { trainer = function() end }
+        print "not reached"
+      ]]):gsub("MOMENT", moment)))
+      assert.same({ 130, "" }, { code, out })
+      assert.truthy(err:find("CANCELLED: interrupted", 1, true), err)
+      nothing_is_left(started)
+    end)
+  end
+
   it("leaves no process when the launcher is killed", function()
     local started = start_endless()
     started:signal "KILL"
