@@ -65,7 +65,6 @@ struct rle_comm {
     rle_comm_group *groups;
     /* Calls for groups that are not made here yet. */
     rle_comm_held *early;
-    size_t early_count;
     rle_timer settle;
     rle_comm_work *works;
     size_t work_count;

@@ -7,8 +7,8 @@
 #include "comm/comm_internal.h"
 
 enum {
-    EARLY_MAX = 1024, /* calls that wait for their group to be made */
     AHEAD_MAX = 1024, /* collectives that a rank may be ahead of this one */
+    EARLY_MAX = 3 * AHEAD_MAX, /* calls of a rank that wait for their group to be made */
     ARGS = 10
 };
 /* The call itself may take longer: the owner is to say at the deadline who is missing. */
@@ -243,17 +243,18 @@ static void group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_messa
 static void keep_early(rle_comm *comm, rle_incoming *in, const rle_comm_message *m,
                        int64_t deadline)
 {
-    rle_comm_held *h = comm->early_count < EARLY_MAX ? rle_malloc(sizeof *h) : NULL;
+    size_t theirs = 0;
+    rle_comm_held **at = &comm->early;
+    for (; *at; at = &(*at)->next)
+        theirs += rle_service_caller((*at)->in) == rle_service_caller(in);
+    rle_comm_held *h = theirs < EARLY_MAX ? rle_malloc(sizeof *h) : NULL;
     if (!h) {
         refuse(in, RLE_RESOURCE_EXHAUSTED, "%.*s: \"%s\" has not made the group",
                (int)m->title.n, m->title.p, rle_rpc_name(comm->rpc));
         return;
     }
     *h = (rle_comm_held){.in = in, .deadline = deadline};
-    rle_comm_held **at = &comm->early;
-    while (*at) at = &(*at)->next; /* in the order in which they came */
-    *at = h;
-    comm->early_count++;
+    *at = h; /* in the order in which they came */
 }
 
 /* Those that wait for this one. */
@@ -268,7 +269,6 @@ static void take_early(rle_comm_group *g)
             continue;
         }
         *at = h->next;
-        comm->early_count--;
         rle_incoming *in = h->in;
         int64_t deadline = h->deadline;
         rle_free(h);
@@ -312,10 +312,7 @@ static void forgotten(rle_service *s, rle_incoming *in)
 {
     rle_comm *comm = (rle_comm *)s;
     rle_comm_held h;
-    if (take_out(&comm->early, in, &h)) {
-        comm->early_count--;
-        return;
-    }
+    if (take_out(&comm->early, in, &h)) return;
     for (rle_comm_group *g = comm->groups; g; g = g->next)
         for (rle_comm_round *round = g->rounds; round; round = round->next)
             if (take_out(&round->held, in, &h)) {

@@ -64,6 +64,31 @@ static void too_many_at_once(void **state)
     free_team(&t);
 }
 
+/* Two ranks begin a good deal of a group that the third one makes later. */
+static void many_early_ones(void **state)
+{
+    (void)state;
+    enum { MANY = 600 };
+    static rle_comm_work *w[3][MANY];
+    team t = make_team(3);
+    rle_comm_call call = {.kind = RLE_COMM_BARRIER};
+    for (int r = 2; r >= 0; r--) {
+        t.group[r] = join(&t, r, "late");
+        for (int i = 0; i < MANY; i++) w[r][i] = begin_with(&t, r, &call, NULL);
+        for (int i = 0; i < 100; i++) turn_all(&t);
+    }
+    for (int i = 0; i < MANY; i++) {
+        rle_comm_work *all[RANKS_MAX] = {w[0][i], w[1][i], w[2][i]};
+        wait_works(&t, all);
+        for (int r = 0; r < 3; r++) {
+            if (rle_comm_finish(all[r], NULL) != RLE_OK) fail_msg("%s", rle_message());
+            rle_comm_work_free(all[r]);
+        }
+    }
+    assert_nothing_left(&t);
+    free_team(&t);
+}
+
 /* The n-th block of memory is not there: a collective is not begun, or it works all the
  * same, or fails at once at every rank. */
 static bool without_block(uint64_t nth, int64_t n)
@@ -138,6 +163,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(another_order_is_told),
         TEST(too_many_at_once),
+        TEST(many_early_ones),
         TEST(without_memory),
         TEST(results_over_the_limit),
     };
