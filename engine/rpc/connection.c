@@ -549,14 +549,15 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
         rle_peer *wanted = conn->initiator ? conn->peer : NULL;
         rle_handshake_free(conn);
         if (wanted && wanted->opening == conn) {
-            char before[RLE_NAME_MAX + 48];
+            char before[RLE_NAME_MAX + 560];
             wanted->opening = NULL;
             if (rle_link_seeks(wanted)) {
                 rle_link_missed(wanted, reason);
                 return;
             }
             if (rle_peer_open_next(wanted)) return;
-            snprintf(before, sizeof before, "cannot reach worker \"%s\" for ", wanted->name);
+            snprintf(before, sizeof before, "cannot reach worker \"%s\" (%.500s) for ",
+                     wanted->name, reason);
             rle_peer_fail_held(wanted, RLE_UNAVAILABLE, before, " (outcome: not executed)");
         }
         return;

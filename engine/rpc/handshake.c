@@ -207,8 +207,10 @@ void rle_handshake_give_up(rle_conn *conn, rle_status code)
     bool looked_for = peer && rle_link_seeks(peer);
     if (conn->result && !conn->result->done) {
         tell_failure(conn, code, text);
+    } else if (looked_for) {
+        rle_log(RLE_LOG_DEBUG, "%s: %s", conn->address.shown, text);
     } else {
-        rle_log(looked_for ? RLE_LOG_DEBUG : RLE_LOG_WARN, "%s: %s", conn->address.shown, text);
+        rle_log_about(conn->rpc, RLE_LOG_WARN, "%s: %s", conn->address.shown, text);
     }
     if (code == RLE_ABORTED && peer) {
         /* Both sides connected to each other; the other connection is the one that stays,

@@ -97,6 +97,37 @@ static void f31_a_living_worker_keeps_its_name(void **state)
     rle_rpc_free(a);
 }
 
+/* Each call to the one that has refused it tries again, and learns why in vain; the log
+ * is not filled by that. */
+static void calls_of_who_was_refused_say_why(void **state)
+{
+    (void)state;
+    rle_rpc *a = listener(NULL), *b = worker("b", NULL), *second = worker("b", NULL);
+    join(b, test_address, a);
+    rle_peer *to_a = rle_rpc_peer(second, "a");
+    rle_peer_hint(second, to_a, (const char *const[]){test_address}, 1);
+    char want[192];
+    snprintf(want, sizeof want,
+             "cannot reach worker \"a\" (\"b\" is already connected from pid %d; pick "
+             "another name) for \"f\" (outcome: not executed)",
+             (int)getpid());
+    for (int i = 0; i < 5; i++) {
+        rle_future *f = call(second, to_a, "f", 1);
+        for (int k = 0; k < 1000 && rle_future_status(second, f) == RLE_FUTURE_PENDING;
+             k++) {
+            turn(a, second);
+            turn(b, NULL);
+        }
+        expect_error(second, f, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED, want);
+    }
+    assert_int_equal(times_logged("pick another name"), 2); /* one of each side */
+    rle_rpc_free(second);
+    assert_int_equal(times_logged("(4 times more within a second)"), 1);
+    rle_rpc_free(b);
+    rle_rpc_free(a);
+    assert_int_equal(times_logged("(4 times more within a second)"), 2);
+}
+
 static void f11_a_frozen_worker_is_replaced(void **state)
 {
     (void)state;
@@ -484,6 +515,7 @@ int main(void)
 #define TEST(fn) cmocka_unit_test_setup_teardown(fn, pair_setup, pair_teardown)
     const struct CMUnitTest tests[] = {
         TEST(f31_a_living_worker_keeps_its_name),
+        TEST(calls_of_who_was_refused_say_why),
         TEST(f11_a_frozen_worker_is_replaced),
         TEST(a_process_that_connects_again_takes_its_place_at_once),
         TEST(who_does_not_know_the_token_replaces_nobody),
