@@ -94,8 +94,7 @@ rle_status rle_comm_open(rle_rpc *rpc, rle_comm **out);
 
 /* The workers of these names, each other one reachable or about to join; our own name is
  * among them. The same names in the same order and the same `tag` make the group at every
- * rank; a tag is not used again, for other ranks may still be in the group that had it.
- * INVALID_ARGUMENT; ALREADY_EXISTS. */
+ * rank. INVALID_ARGUMENT; ALREADY_EXISTS. */
 rle_status rle_comm_group_new(rle_comm *comm, const char *const *names, int count,
                               const char *tag, rle_comm_group **out);
 void rle_comm_group_free(rle_comm_group *g);

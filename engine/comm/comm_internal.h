@@ -77,6 +77,8 @@ typedef struct rle_comm_member {
     bool goodbye;
     char why[96];
     uint64_t oldest; /* it has no collective before this one open */
+    bool lost;       /* ever */
+    bool again; /* it has closed this group and made it again: its calls wait for us */
 } rle_comm_member;
 
 struct rle_comm_group {
@@ -86,6 +88,8 @@ struct rle_comm_group {
     char id[2 * RLE_NAME_MAX];
     int rank, size;
     uint64_t begun; /* collectives, so far */
+    uint64_t
+        good; /* so many, from the first on, have worked: nobody calls them any more */
     rle_comm_round *rounds;
     uint64_t failed; /* number of the last one that did */
     rle_status failed_code;
@@ -175,6 +179,8 @@ void rle_comm_round_enter(rle_comm_round *round);
 /* A call for it, which it keeps or answers. */
 void rle_comm_round_call(rle_comm_round *round, rle_incoming *in,
                          const rle_comm_message *m, int64_t deadline);
+/* This part is this rank's, and every call for it has its answer. */
+bool rle_comm_round_answered(const rle_comm_round *round, int64_t part);
 /* A rank has it behind itself. If it has not contributed, it failed there: here as well.
  */
 void rle_comm_round_passed(rle_comm_round *round, int rank);

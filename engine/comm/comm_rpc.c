@@ -169,6 +169,27 @@ static void refuse(rle_incoming *in, rle_status code, const char *fmt, ...)
     rle_service_fail(in, code, message);
 }
 
+/* ---- calls for groups that are not made yet ----
+ *
+ * Who called withdraws them when its time is over. */
+
+static void keep_early(rle_comm *comm, rle_incoming *in, const rle_comm_message *m,
+                       int64_t deadline)
+{
+    size_t theirs = 0;
+    rle_comm_held **at = &comm->early;
+    for (; *at; at = &(*at)->next)
+        theirs += rle_service_caller((*at)->in) == rle_service_caller(in);
+    rle_comm_held *h = theirs < EARLY_MAX ? rle_malloc(sizeof *h) : NULL;
+    if (!h) {
+        refuse(in, RLE_RESOURCE_EXHAUSTED, "%.*s: \"%s\" has not made the group",
+               (int)m->title.n, m->title.p, rle_rpc_name(comm->rpc));
+        return;
+    }
+    *h = (rle_comm_held){.in = in, .deadline = deadline};
+    *at = h; /* in the order in which they came */
+}
+
 /* The caller's names stand in another order. If it is a member the collective cannot come
  * to anything, here and at those who wait for it. */
 static void misplaced(rle_comm_group *g, rle_incoming *in, const rle_comm_message *m,
@@ -203,12 +224,18 @@ static void group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_messa
         return;
     }
     rle_comm_member *member = &g->member[m->rank];
+    rle_comm_round *round = rle_comm_round_find(g, number);
+    bool over = round ? rle_comm_round_answered(round, m->part) : number <= g->good;
+    if (over && m->part >= 0 && !member->lost) member->again = true;
+    if (member->again) {
+        keep_early(g->comm, in, m, deadline);
+        return;
+    }
     if ((uint64_t)m->oldest > member->oldest) {
         member->oldest = (uint64_t)m->oldest;
         for (rle_comm_round *other = g->rounds; other; other = other->next)
             if (other->number < member->oldest) rle_comm_round_passed(other, m->rank);
     }
-    rle_comm_round *round = rle_comm_round_find(g, number);
     /* Over here before this rank has called: then it has failed. */
     if (!round && number <= g->begun) {
         if (m->part < 0)
@@ -234,27 +261,6 @@ static void group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_messa
         return;
     }
     rle_comm_round_call(round, in, m, deadline);
-}
-
-/* ---- calls for groups that are not made yet ----
- *
- * Who called withdraws them when its time is over. */
-
-static void keep_early(rle_comm *comm, rle_incoming *in, const rle_comm_message *m,
-                       int64_t deadline)
-{
-    size_t theirs = 0;
-    rle_comm_held **at = &comm->early;
-    for (; *at; at = &(*at)->next)
-        theirs += rle_service_caller((*at)->in) == rle_service_caller(in);
-    rle_comm_held *h = theirs < EARLY_MAX ? rle_malloc(sizeof *h) : NULL;
-    if (!h) {
-        refuse(in, RLE_RESOURCE_EXHAUSTED, "%.*s: \"%s\" has not made the group",
-               (int)m->title.n, m->title.p, rle_rpc_name(comm->rpc));
-        return;
-    }
-    *h = (rle_comm_held){.in = in, .deadline = deadline};
-    *at = h; /* in the order in which they came */
 }
 
 /* Those that wait for this one. */
@@ -328,7 +334,7 @@ static void worker_gone(rle_service *s, rle_peer *peer, const char *reason, bool
         for (int r = 0; r < g->size; r++) {
             rle_comm_member *m = &g->member[r];
             if (m->peer != peer) continue;
-            m->gone = m->owed = true;
+            m->gone = m->owed = m->lost = true;
             m->goodbye = goodbye;
             snprintf(m->why, sizeof m->why, "%s", reason);
             for (rle_comm_round *round = g->rounds; round; round = round->next)

@@ -54,11 +54,9 @@ rle_status rle_comm_round_new(rle_comm_group *g, uint64_t number, rle_comm_round
 
 static void unlink_round(rle_comm_round *round)
 {
-    for (rle_comm_round **at = &round->group->rounds; *at; at = &(*at)->next) {
-        if (*at != round) continue;
-        *at = round->next;
-        return;
-    }
+    rle_comm_round **at = &round->group->rounds;
+    while (*at != round) at = &(*at)->next;
+    *at = round->next;
 }
 
 static void drop_calls(rle_comm_round *round)
@@ -96,6 +94,7 @@ void rle_comm_round_free(rle_comm_round *round, bool dying)
 static void end(rle_comm_round *round)
 {
     round->done = true;
+    if (!round->code && round->number == round->group->good + 1) round->group->good++;
     unlink_round(round);
     rle_service_timer_off(round->comm->rpc, &round->timer);
     if (round->future) rle_service_complete(round->future, round->code != RLE_OK);
@@ -481,6 +480,13 @@ static void check_part(rle_comm_round *round, uint32_t number)
     part_over(round, part);
 }
 
+bool rle_comm_round_answered(const rle_comm_round *round, int64_t part)
+{
+    return round->entered && part >= 0 && part < round->parts && round->part &&
+           round->part[part].state == PART_OVER &&
+           rle_comm_piece_of(round, (uint32_t)part).owner == round->group->rank;
+}
+
 /* ---- coming to it, calls for it ---- */
 
 /* Is it what the rank that came first calls? */
@@ -568,14 +574,13 @@ void rle_comm_round_call(rle_comm_round *round, rle_incoming *in,
         rle_service_fail(in, round->code, round->why);
         return;
     }
-    rle_comm_held *h = NULL;
     if (has_called(round, m->rank, m->part) ||
         (round->entered && m->part >= round->parts)) {
         rle_service_fail(in, RLE_INVALID_ARGUMENT,
                          "a part of a collective was sent twice");
         return;
     }
-    h = rle_malloc(sizeof *h);
+    rle_comm_held *h = rle_malloc(sizeof *h);
     if (!h) {
         rle_comm_round_fail(round, false, RLE_RESOURCE_EXHAUSTED,
                             "%s: out of memory at rank %d", round->title,

@@ -42,28 +42,21 @@ end
 
 -- ---- groups -----------------------------------------------------------------
 
--- How often a group of these names was made, the last of each, and the one that is made without
--- naming any; of one life of the worker.
-local counts, last, default, generation
+-- How often a group of these workers was made, and the one that is made without naming any; of
+-- one life of the worker.
+local counts, default, generation
 
 local function check_life()
   if generation == rpc.generation() then return end
-  generation, counts, last, default = rpc.generation(), {}, {}, nil
+  generation, counts, default = rpc.generation(), {}, nil
 end
 
 -- Groups of the same workers, whatever their order.
-local function key_of(names, name)
+local function key_of(names)
   local sorted = {}
   for i, worker in ipairs(names) do sorted[i] = tostring(worker) end
   table.sort(sorted)
-  return table.concat(sorted, " ") .. "\n" .. (name or "")
-end
-
--- What tells the how many-th group of them apart from the others: ranks may still be in the one
--- before, which is closed here already.
-local function tag_of(name, count)
-  if not name then return "#" .. count end
-  return count == 1 and name or ("%s#%d"):format(name, count)
+  return table.concat(sorted, " ")
 end
 
 local function seconds(what, value)
@@ -124,19 +117,16 @@ function comm.group(given)
     end
     for i, name in ipairs(team.names) do names[i] = name end
   end
-  local key = key_of(names, o.name)
-  if o.name and last[key] and not last[key].closed then
-    fail("ALREADY_EXISTS", 'there is a group "%s" of these workers already', o.name)
-  end
   reach(names, rank_of(names), o.addresses or team.addresses or {},
     o.connect_timeout or CONNECT_TIMEOUT)
   -- One that cannot be made does not count: the others wait for it.
+  local key = key_of(names)
   local count = (counts[key] or 0) + 1
-  local handle, rank = c.group(names, tag_of(o.name, count))
+  local handle, rank = c.group(names, o.name or "#" .. count)
   local self = setmetatable({
     handle, names = names, rank = rank, size = #names, timeout = o.timeout or TIMEOUT,
   }, Group)
-  counts[key], last[key] = count, self
+  if not o.name then counts[key] = count end
   if is_default then default = self end
   return self
 end

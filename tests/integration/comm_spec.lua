@@ -202,29 +202,30 @@ describe("rl.comm in rl.launch", function()
   end)
 
   it("makes groups again: of a name that was closed, and after a failure at one rank", function()
-    trainers(2, [[
+    trainers(3, [[
       local names = group.names
-      for i = 1, 6 do
-        local again = comm.group { names[1], names[2], name = "again", timeout = 20 }
-        local ok, err = pcall(comm.group, { names[2], names[1], name = "again" })
+      for i = 1, 30 do
+        local n = i % 2 == 0 and 1000000 or 1
+        local again = comm.group { names[1], names[2], names[3], name = "again", timeout = 20 }
+        local ok, err = pcall(comm.group, { names[3], names[2], names[1], name = "again" })
         equal("ALREADY_EXISTS", not ok and err.code)
-        local sum = again:all_reduce(rl.tensor { ctx.rank + 1 }, { async = true })
-        -- The other one has the result meanwhile, and goes on to the next group.
-        if ctx.rank == i % 2 then
-          local till = os.clock() + 0.05
+        local sum = again:all_reduce(rl.zeros(n) + (ctx.rank + 1), { async = true })
+        -- The others have the result meanwhile, and go on to the next group.
+        if ctx.rank == i % 3 then
+          local till = os.clock() + 0.02
           while os.clock() < till do local _ = i end
         end
-        equal(3, sum:wait():item())
+        equal(6, sum:wait()[n]:item())
         again:close()
       end
       local core = require "rlengine.core"
       if ctx.rank == 1 then
         local make = core.comm.group
         core.comm.group = function() error "no memory" end
-        equal(false, (pcall(comm.group, { names[1], names[2] })))
+        equal(false, (pcall(comm.group, { names[1], names[2], names[3] })))
         core.comm.group = make
       end
-      comm.group({ names[1], names[2], timeout = 20 }):barrier()
+      comm.group({ names[1], names[2], names[3], timeout = 20 }):barrier()
     ]])
   end)
 
