@@ -241,12 +241,15 @@ static rle_status new_work(rle_comm_group *g, const rle_comm_call *call,
 
 /* ---- bytes ---- */
 
+static uint8_t none; /* where those of a collective without any are: NULL + 0 is undefined */
+
 static rle_status load(rle_comm_work *w, rle_collective *c)
 {
     bool gathers = c->kind == RLE_COMM_ALL_GATHER;
     int64_t all;
     if (__builtin_mul_overflow(c->size, (size_t)(gathers ? w->ranks : 1), &all))
         return rle_oom(c->size, "collective");
+    c->data = &none;
     if (!all) return RLE_OK;
     RLE_TRY(rle_tensor_new(rle_device_cpu(), RLE_U8, 1, &all, &w->block));
     c->data = w->block->a.data;
@@ -265,7 +268,6 @@ static rle_status gather(const rle_comm_work *w, rle_tensor **out)
 {
     const rle_tensor *t = w->tensors[0];
     int64_t shape[RLE_MAX_DIMS];
-    static uint8_t none;
     if (t->a.ndim == RLE_MAX_DIMS)
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "allgather: a tensor of %d dimensions has no room "
@@ -279,7 +281,7 @@ static rle_status gather(const rle_comm_work *w, rle_tensor **out)
 
 static rle_status store(const rle_comm_work *w)
 {
-    const uint8_t *from = w->block ? w->block->a.data : NULL;
+    const uint8_t *from = w->block ? w->block->a.data : &none;
     for (int i = 0; i < w->count; i++) {
         size_t size = bytes_of(w->tensors[i]);
         if (size)
