@@ -132,6 +132,14 @@ static rle_status encode_version(lua_State *L, rle_encoder *e, uint64_t version,
     return rle_encoder_status(e);
 }
 
+/* Bytes of the list of tensors at 3, with the padding between them. */
+static size_t bytes_of_all(lua_State *L, size_t count)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < count; i++) total += rle_align64(bytes_of(tensor_at(L, 3, i)));
+    return total;
+}
+
 /* weights_publish(publication, names, tensors) -> version */
 static int weights_publish(lua_State *L)
 {
@@ -139,11 +147,10 @@ static int weights_publish(lua_State *L)
     rle_publication *p = check_handle(L, PUBLICATION_MAGIC);
     rle_lua_rpc *s = &rle_lua_rpc_state;
     if (s->encoding) rle_lua_fail(L, RLE_FAILED_PRECONDITION, "publish inside a finalizer");
-    size_t count = lua_rawlen(L, 3), total = 0;
+    size_t count = lua_rawlen(L, 3), total = bytes_of_all(L, count);
     bool plain = true; /* nothing can go wrong with copying them */
     for (size_t i = 0; i < count; i++) {
         const rle_tensor *t = tensor_at(L, 3, i);
-        total += rle_align64(bytes_of(t));
         plain = plain && rle_tensor_is_contiguous(t) &&
                 rle_tensor_device(t)->type == RLE_DEVICE_CPU;
     }
@@ -309,14 +316,7 @@ static int follow_take(lua_State *L)
 {
     rle_lua_enter(L);
     rle_follower *fo = check_handle(L, FOLLOWER_MAGIC);
-    size_t count = lua_rawlen(L, 3), total = 0;
-    bool plain = true; /* nothing can go wrong with copying them */
-    for (size_t i = 0; i < count; i++) {
-        const rle_tensor *t = tensor_at(L, 3, i);
-        total += rle_align64(bytes_of(t));
-        plain = plain && rle_tensor_is_contiguous(t) &&
-                rle_tensor_device(t)->type == RLE_DEVICE_CPU;
-    }
+    size_t count = lua_rawlen(L, 3), total = bytes_of_all(L, count);
     rle_msg m;
     rle_decoder d;
     rle_value v;
