@@ -413,8 +413,13 @@ static inline void wire_answer(rle_rpc *rpc, rle_incoming *in)
     rle_encoder_init(&e);
     rle_encode_result_head(&e, 1);
     rle_encode_integer(&e, 1);
-    must(rle_incoming_reply(rpc, in, &e) == RLE_OK);
+    rle_status s = rle_incoming_reply(rpc, in, &e);
     rle_encoder_fini(&e);
+    if (s == RLE_OK) return;
+    /* Whoever takes no message of this length, as it said in its greeting, hears so. */
+    must(s == RLE_RESOURCE_EXHAUSTED);
+    rle_wire_error error = {.code = (uint16_t)s};
+    rle_incoming_fail(rpc, in, &error);
 }
 
 static inline void wire_answer_batch(rle_rpc *rpc, wire_served *served, rle_batch *b)
