@@ -3,6 +3,7 @@
 #
 #   tests/fuzz/run.sh                              30 seconds each
 #   tests/fuzz/run.sh --seconds 3600 frames        one of them for an hour
+#   tests/fuzz/run.sh --seed 7                     the same choices again (but for when it ends)
 #   tests/fuzz/run.sh --repeat FILE frames         an input once more
 #   tests/fuzz/run.sh --tap                        as a suite
 #
@@ -11,14 +12,15 @@
 # Exit code 3: clang's libFuzzer is not installed.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-seconds=30 tap=0 repeat='' build=build-fuzz targets=''
+seconds=30 seed=0 tap=0 repeat='' build=build-fuzz targets=''
 while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=$2; shift ;;
+    --seed) seed=$2; shift ;;
     --repeat) repeat=$2; shift ;;
     --build) build=$2; shift ;;
     --tap) tap=1 ;;
-    -*) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    -*) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
     *) targets="$targets $1" ;;
   esac
   shift
@@ -67,7 +69,7 @@ run_one() {
   mkdir -p "$build/corpus/$target" "$build/seeds/$target"
   local limit=4096
   case $target in frames) limit=65536 ;; esac
-  if "$build/fuzz_$target" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
+  if "$build/fuzz_$target" -seed="$seed" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
     -max_len=$limit -print_final_stats=1 -artifact_prefix="$build/found/$target-" \
     "$build/corpus/$target" "$build/seeds/$target" >"$log" 2>&1; then
     awk -v target="$target" '/stat::number_of_executed_units/ { n = $2 }
@@ -81,7 +83,7 @@ run_one() {
   fi
 }
 export -f run_one
-export build seconds
+export build seconds seed
 results=$(echo $targets | tr ' ' '\n' | xargs -P 2 -I{} bash -c 'run_one {}')
 if [ "$tap" -eq 1 ]; then echo "1..$(echo $targets | wc -w)"; fi
 echo "$results"
