@@ -102,7 +102,9 @@ void rle_link_free(rle_link *link); /* NULL is fine */
 bool rle_link_seeks(const rle_peer *peer);
 /* It will be, when `conn` is lost now. */
 bool rle_link_keeps(const rle_conn *conn);
-void rle_link_lost(rle_peer *peer);   /* begin to look for it */
+/* Begin to look for it. `replaced`: whoever has taken its place is about to come in, so
+ * nothing is logged of that unless he does not. */
+void rle_link_lost(rle_peer *peer, bool replaced);
 void rle_link_joined(rle_peer *peer); /* it is here, whoever made the connection */
 /* A connection made for it has failed; it is tried again later. */
 void rle_link_missed(rle_peer *peer, const char *why);

@@ -30,6 +30,7 @@ struct rle_link {
     int64_t joined;  /* when the worker came last */
     int64_t pause;   /* before the next attempt, not yet stretched */
     int attempt;
+    bool untold;         /* nobody has read of this search yet */
     char missed[96];     /* how the last attempt of this search ended */
     rle_status given_up; /* why nobody is looked for any more; RLE_OK: not so */
     char why[512];
@@ -116,7 +117,7 @@ static void plan(rle_link *l)
     int64_t at = rle_now() + pause;
     l->pause = l->pause < LONGEST_PAUSE / 2 ? 2 * l->pause : LONGEST_PAUSE;
     if (at < end_of_search(l)) l->attempt++;
-    if (at < end_of_search(l) && !rle_interrupted)
+    if (at < end_of_search(l) && !l->untold && !rle_interrupted)
         rle_log(RLE_LOG_INFO, "reconnecting to \"%s\" in %.2f s (attempt %d)",
                 l->peer->name, (double)pause / RLE_SECONDS, l->attempt);
     set_timer(l, at);
@@ -133,18 +134,24 @@ static void attempt(rle_timer *t)
     /* Until it is decided, only the end of the search is waited for. */
     set_timer(l, end_of_search(l));
     if (!l->since || peer->opening) return;
+    if (l->untold)
+        rle_log(RLE_LOG_INFO, "reconnecting to \"%s\" (attempt %d)", peer->name,
+                l->attempt);
+    l->untold = false;
     peer->tried = RLE_REF_ADDRESSES; /* of this one alone */
     if (rle_connect_begin(l->rpc, &l->address, NULL, peer, NULL) != RLE_OK)
         rle_link_missed(peer, rle_message());
 }
 
-void rle_link_lost(rle_peer *peer)
+void rle_link_lost(rle_peer *peer, bool replaced)
 {
     rle_link *l = peer->link;
     int64_t now = rle_now();
     l->since = now;
     l->attempt = 0;
     l->missed[0] = 0;
+    /* Who took its place is at the door, and that was logged. */
+    l->untold = replaced;
     if (now - l->joined >= STAYED) l->pause = FIRST_PAUSE;
     plan(l);
 }
@@ -160,7 +167,7 @@ void rle_link_joined(rle_peer *peer)
 {
     rle_link *l = peer->link;
     if (!l) return;
-    if (l->since || l->given_up)
+    if ((l->since && !l->untold) || l->given_up)
         rle_log(RLE_LOG_INFO, "reconnected to \"%s\"", peer->name);
     end_search(l);
     l->given_up = RLE_OK;
@@ -227,7 +234,7 @@ void rle_link_attach(rle_link *l, rle_peer *peer)
     l->next = l->rpc->links;
     l->rpc->links = l;
     l->joined = rle_now();
-    if (!peer->conn && !peer->left) rle_link_lost(peer);
+    if (!peer->conn && !peer->left) rle_link_lost(peer, false);
 }
 
 void rle_link_free(rle_link *l)

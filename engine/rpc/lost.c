@@ -77,6 +77,6 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
                       peer->name, clogged ? "dropped" : "lost",
                       clogged ? clogged : reason, failed, failed == 1 ? "" : "s",
                       released, released == 1 ? "" : "s");
-    if (sought) rle_link_lost(peer);
+    if (sought) rle_link_lost(peer, conn->ending == RLE_ENDING_REPLACED);
     rle_contest_settle(peer);
 }

@@ -185,6 +185,53 @@ static void a_process_that_connects_again_takes_its_place_at_once(void **state)
     rle_rpc_free(a);
 }
 
+/* We look for a worker that is lost; one that was replaced is not: its next life is here.
+ */
+static void a_replaced_worker_is_not_looked_for(void **state)
+{
+    (void)state;
+    for (int frozen = 0; frozen < 2; frozen++) {
+        rle_rpc *a = listener(NULL), *b = worker("b", NULL);
+        char address[sizeof test_address + 8];
+        snprintf(address, sizeof address, "%s.b", test_address);
+        assert_int_equal(rle_rpc_listen(b, address, NULL), RLE_OK);
+        rle_peer *to_b = join(a, address, b);
+        raw again = {.fd = -1};
+        rle_rpc *next = NULL;
+        if (frozen) {
+            /* b does not run any more; its next life joins. */
+            rle_connect_result result;
+            next = worker("b", NULL);
+            begin_join(next, &result);
+            turn_until(a, next, &result.done);
+            assert_int_equal(result.status, RLE_OK);
+            serve_and_expect(a, to_b, next);
+        } else {
+            /* The same process, over a connection of its own, has come again. */
+            rle_rpc_enter(a);
+            to_b->conn->initiator = false;
+            rle_rpc_leave(a);
+            again = raw_connect(a);
+            again.incarnation = to_b->conn->incarnation;
+            raw_hello_and_auth(&again, "b", -1);
+        }
+        assert_true(rle_peer_connected(a, to_b));
+        assert_int_equal(state_of(a, to_b), RLE_LINK_UP);
+        assert_int_equal(times_logged("worker \"b\" replaced: "), 1);
+        assert_int_equal(times_logged("reconnect"), 0);
+        /* When that one is lost, it is looked for and found as ever. */
+        cut(a, to_b);
+        if (next) rle_rpc_free(next);
+        if (again.fd >= 0) raw_close(&again);
+        assert_true(until_connected(a, to_b, true, b));
+        assert_true(times_logged("reconnecting to \"b\" in 0.") >= 1);
+        assert_int_equal(times_logged("reconnected to \"b\""), 1);
+        rle_rpc_free(b);
+        rle_rpc_free(a);
+        test_log_count = 0;
+    }
+}
+
 static void who_does_not_know_the_token_replaces_nobody(void **state)
 {
     (void)state;
@@ -519,6 +566,7 @@ int main(void)
         TEST(calls_of_who_was_refused_say_why),
         TEST(f11_a_frozen_worker_is_replaced),
         TEST(a_process_that_connects_again_takes_its_place_at_once),
+        TEST(a_replaced_worker_is_not_looked_for),
         TEST(who_does_not_know_the_token_replaces_nobody),
         TEST(of_two_at_once_one_gets_the_name),
         TEST(a_contender_that_goes_changes_nothing),
