@@ -129,7 +129,8 @@ static void unfollow(rle_follower *fo)
     while (*at != fo) at = &(*at)->next;
     *at = fo->next;
     free_follower(fo);
-    if (conn) rle_conn_control(conn, RLE_FRAME_CANCEL, id, 0, 0);
+    if (conn && !rle_conn_unsend(conn, id))
+        rle_conn_control(conn, RLE_FRAME_CANCEL, id, 0, 0);
 }
 
 void rle_follower_discard(rle_follower *fo)

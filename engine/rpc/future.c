@@ -226,28 +226,37 @@ void rle_future_result(rle_conn *conn, const rle_frame *frame, rle_msg *m)
     rle_future_unref(f);
 }
 
-/* Forget it and tell the other side. */
-static void withdraw(rle_future *f)
+/* Forget it. True: the other side, which is told, may have begun with it. What was not
+ * begun to be sent is never sent; the number of it stays unused, for numbers need only
+ * rise. */
+static bool withdraw(rle_future *f)
 {
     rle_conn *conn = f->conn;
-    if (!conn) return;
+    if (!conn) return false;
     f->conn = NULL;
     rle_map_delete(&conn->calls, f->id);
     if (!conn->calls.used && conn->peer->batches) rle_batches_episode_over(conn->peer);
-    rle_conn_control(conn, RLE_FRAME_CANCEL, f->id, 0, 0);
     f->refs--; /* the table's; whoever calls holds another */
+    if (!rle_conn_unsend(conn, f->id)) {
+        rle_conn_control(conn, RLE_FRAME_CANCEL, f->id, 0, 0);
+        return true;
+    }
+    if (f->nested) return false;
+    conn->credits++; /* which nobody would give back */
+    rle_peer_send_held(conn->peer);
+    return false;
 }
 
 static void deadline_over(rle_timer *t)
 {
     rle_future *f = (rle_future *)((char *)t - offsetof(rle_future, timer));
     f->refs++;
-    if (f->conn) {
-        withdraw(f);
+    bool sent = f->conn != NULL;
+    if (withdraw(f)) {
         rle_future_fail(f, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_UNKNOWN,
                         "\"%s\" on \"%s\" took longer than %.3f s (outcome: unknown)", f->method,
                         f->peer->name, (double)f->timeout / RLE_SECONDS);
-    } else if (f->after ||
+    } else if (sent || f->after ||
                (rle_now() >= f->deadline && (f->peer->conn || f->peer->known))) {
         rle_future_fail(f, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED,
                         "\"%s\" on \"%s\" was not started in time (outcome: not executed)",
@@ -261,8 +270,7 @@ static void deadline_over(rle_timer *t)
 void rle_future_withdraw(rle_future *f)
 {
     if (f->state != RLE_FUTURE_PENDING) return;
-    bool sent = f->conn != NULL;
-    withdraw(f);
+    bool sent = withdraw(f);
     f->looked_at = true;
     rle_future_fail(f, RLE_CANCELLED,
                     sent ? RLE_OUTCOME_UNKNOWN : RLE_OUTCOME_NOT_EXECUTED,

@@ -318,6 +318,23 @@ rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
     return RLE_OK;
 }
 
+bool rle_conn_unsend(rle_conn *conn, uint64_t id)
+{
+    if (!conn->calls_unbegun) return false;
+    rle_out_message **at = &conn->long_first, *m;
+    for (; (m = *at) != NULL; at = &m->next)
+        if (m->head.id == id && m->head.type == RLE_FRAME_CALL) break;
+    if (!m || m->sent) return false;
+    *at = m->next;
+    if (!m->next) conn->long_last = at;
+    conn->calls_unbegun--;
+    /* Its values are ours by now, also when its tensor is lent. */
+    rle_export_uncount_values(conn, m->body->data, m->head.values, false,
+                              m->head.tensors);
+    rle_out_message_free(m);
+    return true;
+}
+
 /* How far the first of its messages is out, `body` being that one's. */
 static size_t sent_of(const rle_conn *conn, const rle_body *body)
 {

@@ -15,6 +15,9 @@ rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts
 rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, bool later);
 /* The same with a body of its own, which is shared, not copied. */
 rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body);
+/* Take a call back that waits unbegun behind long messages, with the references it
+ * counts. False: it is on its way, or lies among what goes out next. */
+bool rle_conn_unsend(rle_conn *conn, uint64_t id);
 
 /* ---- body.c ---- */
 

@@ -313,7 +313,9 @@ uint64_t rle_future_object(const rle_future *f);
 rle_msg *rle_future_message(rle_future *f);
 /* The values have been read: the bytes go, references in them are the reader's now. */
 void rle_future_read(rle_rpc *rpc, rle_future *f);
-/* The other side is told that nobody waits; the future fails CANCELLED unless it is over. */
+/* The other side is told that nobody waits; the future fails CANCELLED unless it is over.
+ * A call of which nothing is sent yet never is: its outcome is "not executed", as when
+ * its time ends. */
 void rle_future_cancel(rle_rpc *rpc, rle_future *f);
 void rle_future_retain(rle_rpc *rpc, rle_future *f);
 /* Without the last reference the call goes on; its result is dropped. */

@@ -42,7 +42,8 @@ function Future:done()
   return c.status(self) ~= "pending"
 end
 
---- Tell the other side that nobody waits. The future fails with CANCELLED.
+--- Tell the other side that nobody waits. The future fails with CANCELLED; its `outcome` is
+-- "not executed" when nothing of the call was sent yet, for then nothing of it ever is.
 function Future:cancel()
   c.cancel(self)
 end
