@@ -319,6 +319,8 @@ void rle_conn_placed(rle_conn *conn, rle_placed *placed)
     conn->rpc->no_borrow = false;
     rle_free(kept);
     if (s != RLE_OK) rle_conn_reject(conn);
+    /* What was kept may have been the rest of what is long. */
+    if (conn->late && !rle_conn_receives_long(conn)) rle_conn_leave_readers(conn);
 }
 
 static void read_some(rle_conn *conn)
