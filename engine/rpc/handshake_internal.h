@@ -50,10 +50,10 @@ typedef struct rle_connect_result {
 
 typedef struct rle_refusals {
     char from[RLE_ADDRESS_MAX]; /* the address, without a port; of IPv6 its network */
-    int64_t user;               /* of this machine, who has it; -1: not known */
+    int64_t user;               /* of this machine, who has it; or as refusals.c says */
     int64_t times[10]; /* of the last ones, a ring */
     int count, next;
-    int64_t banned_until;
+    int64_t banned_until; /* or answered late */
 } rle_refusals;
 
 /* A line that was logged, or would have been within a second of it. */

@@ -47,15 +47,24 @@ bool rle_stranger_told(rle_rpc *rpc);
 void rle_strangers_count(rle_rpc *rpc, int64_t now);
 /* Somebody could not prove who it is. */
 void rle_refusal_log(rle_conn *conn, const char *why);
-/* Too many refusals came from there: do not even listen. `fd`: the connection. */
-bool rle_refusal_banned(rle_rpc *rpc, int fd, const rle_address *address);
+/* Too many refusals came from there: do not even listen. `fd`: the connection. *pause: it
+ * may talk when so much time has passed. */
+bool rle_refusal_banned(rle_rpc *rpc, int fd, const rle_address *address, int64_t *pause);
 
-/* ---- owner.c ---- */
+/* ---- owner.c, owner_table.c ---- */
 
-/* The user whose process has the other end of a TCP connection open; false: that is not
- * to be found out, for it is on another machine, or closed already. Costs some system
+typedef enum {
+    RLE_OWNER_NONE, /* it is on another machine, or closed already */
+    RLE_OWNER_TOLD,
+    RLE_OWNER_UNKNOWN /* it is on this machine, which does not tell */
+} rle_end_owner;
+
+/* The user whose process has the other end of a TCP connection open. Costs some system
  * calls. */
-bool rle_socket_owner(int fd, uid_t *uid);
+rle_end_owner rle_socket_owner(int fd, uid_t *uid);
+/* For owner.c: the same by reading /proc/net, for at most 20 ms. */
+rle_end_owner rle_socket_owner_in_table(const struct sockaddr_storage *theirs,
+                                        const struct sockaddr_storage *mine, uid_t *uid);
 
 /* A connection to that worker which we are making, or NULL. Of rle_rpc_connect's it is
  * known whom it leads to when the other side has greeted. */

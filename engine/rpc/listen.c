@@ -93,9 +93,9 @@ static bool user_allowed(rle_rpc *rpc, uid_t uid)
 }
 
 /* Before a byte is read: is there any reason to talk to it at all? */
-static bool admit(rle_rpc *rpc, int fd, const rle_address *from)
+static bool admit(rle_rpc *rpc, int fd, const rle_address *from, int64_t *pause)
 {
-    if (rle_refusal_banned(rpc, fd, from)) return false;
+    if (rle_refusal_banned(rpc, fd, from, pause)) return false;
     if (!from->is_unix) return true;
     pid_t pid;
     uid_t uid;
@@ -106,6 +106,30 @@ static bool admit(rle_rpc *rpc, int fd, const rle_address *from)
                 (unsigned)uid);
     rpc->counters.refused_peers++;
     return false;
+}
+
+static void begin_now(rle_timer *t)
+{
+    rle_conn *conn =
+        ((rle_handshake *)((char *)t - offsetof(rle_handshake, timer)))->conn;
+    if (rle_watch_on(conn->read_watch)) {
+        rle_handshake_begin(conn);
+        return;
+    }
+    rle_oom(0, "connection");
+    rle_conn_reject(conn);
+}
+
+/* Nothing is read from it until then. */
+static void begin_after(rle_conn *conn, int64_t pause)
+{
+    rle_timer *t = &conn->handshake->timer;
+    t->fire = begin_now;
+    if (rle_watch_off(conn->read_watch) &&
+        rle_timer_arm(&conn->rpc->loop, t, rle_now() + pause) == RLE_OK)
+        return;
+    rle_oom(0, "connection");
+    rle_conn_reject(conn);
 }
 
 static void listener_readable(evutil_socket_t fd, short what, void *arg)
@@ -128,7 +152,8 @@ static void listener_readable(evutil_socket_t fd, short what, void *arg)
             return;
         }
         if (from.is_unix) from = listener->address;
-        if (!admit(rpc, got, &from)) {
+        int64_t pause;
+        if (!admit(rpc, got, &from, &pause)) {
             rle_close(got);
             continue;
         }
@@ -137,7 +162,10 @@ static void listener_readable(evutil_socket_t fd, short what, void *arg)
             pause_accepting(listener, rle_message());
             return;
         }
-        rle_handshake_begin(conn);
+        if (pause)
+            begin_after(conn, pause);
+        else
+            rle_handshake_begin(conn);
     }
 }
 

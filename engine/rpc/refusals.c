@@ -37,15 +37,22 @@ bool rle_stranger_told(rle_rpc *rpc)
 /* ---- refusals ---- */
 
 /* Who has failed is known by the address, and within this machine by the user: they all
- * have the same address there, and one must not shut the others out. */
+ * have the same address there, and one must not shut the others out. Where the system
+ * does not tell them apart nobody is shut out, but all of them are answered late. */
+enum {
+    NOBODY = -1, /* of another machine, or gone already */
+    ANYBODY = -2 /* of this one: who is not known */
+};
+#define LATE RLE_SECONDS
+
 typedef struct stranger {
     char from[RLE_ADDRESS_MAX];
-    int64_t user; /* -1: not known */
+    int64_t user;
 } stranger;
 
 static stranger stranger_at(const char *shown, bool is_unix)
 {
-    stranger s = {.user = -1};
+    stranger s = {.user = NOBODY};
     struct in6_addr in;
     snprintf(s.from, sizeof s.from, "%s", shown);
     /* The port of a connecting socket says nothing. */
@@ -66,7 +73,9 @@ static stranger stranger_at(const char *shown, bool is_unix)
 static bool tell_user(stranger *s, int fd)
 {
     uid_t uid;
-    if (!rle_socket_owner(fd, &uid)) return true;
+    rle_end_owner found = rle_socket_owner(fd, &uid);
+    if (found == RLE_OWNER_UNKNOWN) s->user = ANYBODY;
+    if (found != RLE_OWNER_TOLD) return true;
     s->user = uid;
     return uid != geteuid() && uid != 0;
 }
@@ -104,8 +113,15 @@ static int count_refusal(rle_conn *conn)
     if (r->count < RLE_REFUSALS_A_MINUTE) r->count++;
     int recent = 0;
     for (int i = 0; i < r->count; i++) recent += now - r->times[i] < 60 * RLE_SECONDS;
-    if (recent >= RLE_REFUSALS_A_MINUTE && strange)
+    if (recent >= RLE_REFUSALS_A_MINUTE && strange) {
+        if (s.user == ANYBODY && r->banned_until < now)
+            rle_log(
+                RLE_LOG_WARN,
+                "whoever connects from %s waits for %g s: there were %d refusals in the "
+                "last minute, and this system does not tell of which user",
+                s.from, (double)LATE / RLE_SECONDS, recent);
         r->banned_until = now + 60 * RLE_SECONDS;
+    }
     return recent;
 }
 
@@ -118,8 +134,9 @@ void rle_refusal_log(rle_conn *conn, const char *why)
                 conn->address.shown, why, recent);
 }
 
-bool rle_refusal_banned(rle_rpc *rpc, int fd, const rle_address *address)
+bool rle_refusal_banned(rle_rpc *rpc, int fd, const rle_address *address, int64_t *pause)
 {
+    *pause = 0;
     if (address->is_unix) return false;
     stranger s = stranger_at(address->shown, false);
     int64_t now = rle_now();
@@ -132,5 +149,7 @@ bool rle_refusal_banned(rle_rpc *rpc, int fd, const rle_address *address)
      */
     if (!somebody || !tell_user(&s, fd)) return false;
     const rle_refusals *r = refusals_of(rpc, &s, false);
-    return r && r->banned_until > now;
+    if (!r || r->banned_until <= now) return false;
+    if (s.user == ANYBODY) *pause = LATE;
+    return s.user != ANYBODY;
 }

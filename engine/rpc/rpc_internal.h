@@ -7,7 +7,7 @@
  *   output.c      frames out of it
  *   handshake.c   who may talk to us
  *   refusals.c    those who may not, and who is not answered any more
- *   owner.c       whose process is at the other end
+ *   owner.c       whose process is at the other end (owner_table.c: a slower way)
  *   repeats.c     lines of the log about workers that come and go
  *   listen.c      listening and connecting
  *   link.c        connections we made, looked for again when they are lost
