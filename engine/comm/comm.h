@@ -94,7 +94,10 @@ rle_status rle_comm_open(rle_rpc *rpc, rle_comm **out);
 
 /* The workers of these names, each other one reachable or about to join; our own name is
  * among them. The same names in the same order and the same `tag` make the group at every
- * rank. INVALID_ARGUMENT; ALREADY_EXISTS. */
+ * rank. Of a tag a worker has one group at a time, or with '#' in front one of these
+ * workers. INVALID_ARGUMENT, also when others have made it otherwise, who hear of it;
+ * ALREADY_EXISTS.
+ */
 rle_status rle_comm_group_new(rle_comm *comm, const char *const *names, int count,
                               const char *tag, rle_comm_group **out);
 void rle_comm_group_free(rle_comm_group *g);

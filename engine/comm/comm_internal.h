@@ -1,7 +1,10 @@
 /* comm_internal.h - what the files of engine/comm share.
  *
  *   comm.c      tensors into a block of bytes and back
- *   comm_rpc.c  bytes over remote calls: groups, messages
+ *   comm_rpc.c  bytes over remote calls: groups, whose calls are for which collective
+ *   message.c   what ranks call each other with
+ *   early.c     what comes for a group before it is made here
+ *   agree.c     whether all ranks mean the same group
  *   round.c     one collective of a group there: its parts, its end
  *   pieces.c    what is cut how
  *   reduce.c    sums
@@ -25,6 +28,15 @@
  * place for that. A timer that is due at once (rle_comm.settle) does it in the next turn
  * of the loop.
  *
+ * Lives of a group
+ *   Making and closing a group waits for nobody, and a rank may close it and make it
+ * again while others are in it, or before they have made it. So each time it is made is a
+ * life of the group at that rank, with a number that goes into every call; a rank tells
+ * the others when one begins and ends. The first life that another rank hears of is the
+ * one that its own life is together with, until both have closed it: what belongs to a
+ * later one waits (early.c), and what is of an earlier one, like a long call that was
+ * given up and goes on arriving, is refused.
+ *
  * Functions want the loop's lock held where it says so. */
 #ifndef RLE_COMM_COMM_INTERNAL_H
 #define RLE_COMM_COMM_INTERNAL_H
@@ -36,6 +48,8 @@
 
 /* One collective, at this rank. */
 typedef struct rle_comm_round rle_comm_round;
+/* What waits for its group to be made. */
+typedef struct rle_comm_early rle_comm_early;
 
 /* A call of another rank that waits for its answer. */
 typedef struct rle_comm_held {
@@ -46,12 +60,24 @@ typedef struct rle_comm_held {
     double timeout; /* seconds, as its caller gave them */
 } rle_comm_held;
 
+/* In place of a part: what a call tells. It is answered at once. */
+enum {
+    RLE_COMM_FAILED = -1, /* the collective has; `code`, and `spec` says why */
+    RLE_COMM_CLOSED = -2, /* the caller has closed the group before this collective */
+    RLE_COMM_MADE =
+        -3, /* ... has made it, of `number` workers; `spec`: a hash, their names */
+    RLE_COMM_REFUSED = -4, /* ... means another group; `code`, and `spec` says how */
+    RLE_COMM_VOID = -5 /* ... was in a life of it with a life that you have closed: forget
+                        * that it has made that one */
+};
+
 /* What stands in a call. Texts point into the message. */
 typedef struct rle_comm_message {
     rle_slice group, title, spec;
-    int64_t number, part; /* part -1: the collective has failed, `spec` says how */
-    int64_t oldest;       /* number of the first one that the caller has open */
+    int64_t number, part;
+    int64_t oldest; /* number of the first one that the caller has open */
     int rank;
+    uint64_t life;        /* of the caller's group */
     double timeout, left; /* seconds: all it has, and until it is over */
     rle_status code;     /* of one that failed */
     const uint8_t *data; /* contribution */
@@ -63,8 +89,8 @@ struct rle_comm {
     rle_rpc *rpc;
     rle_encoder encoder;
     rle_comm_group *groups;
-    /* Calls for groups that are not made here yet. */
-    rle_comm_held *early;
+    uint64_t lives; /* groups that were made, so far */
+    rle_comm_early *early;
     rle_timer settle;
     rle_comm_work *works;
     size_t work_count;
@@ -77,8 +103,13 @@ typedef struct rle_comm_member {
     bool goodbye;
     char why[96];
     uint64_t oldest; /* it has no collective before this one open */
-    bool lost;       /* ever */
-    bool again; /* it has closed this group and made it again: its calls wait for us */
+    uint64_t life;   /* of its group, as it has told; 0: it has not made it yet */
+    bool announced;  /* that we have made it was told, over the connection there is */
+    struct rle_comm_news *news;
+    /* It has closed the group, after so many collectives. What it calls in a later life
+     * of the group waits for us to make it again. */
+    bool closed;
+    uint64_t closed_after;
 } rle_comm_member;
 
 struct rle_comm_group {
@@ -87,10 +118,11 @@ struct rle_comm_group {
     rle_comm_group *next;
     char id[2 * RLE_NAME_MAX];
     int rank, size;
+    uint64_t life;  /* which one that this worker has made it is */
     uint64_t begun; /* collectives, so far */
-    uint64_t
-        good; /* so many, from the first on, have worked: nobody calls them any more */
     rle_comm_round *rounds;
+    rle_status spoilt; /* not RLE_OK: its members do not mean the same group */
+    char spoilt_why[512];
     uint64_t failed; /* number of the last one that did */
     rle_status failed_code;
     char failed_why[512];
@@ -111,21 +143,81 @@ void rle_comm_combine(rle_comm_op op, rle_dtype dtype, const uint8_t *const *in,
 
 /* ---- comm_rpc.c, with the lock ---- */
 
+enum { RLE_COMM_AHEAD_MAX = 1024 }; /* collectives that a rank may be ahead of this one */
 extern const rle_comm_ops rle_comm_over_rpc;
+rle_comm_group *rle_comm_find_group(const rle_comm *comm, const rle_slice *id);
+/* A call for this group, which it keeps or answers. */
+void rle_comm_group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_message *m,
+                         int64_t deadline);
+/* What the worker of this rank tells of the group itself. */
+void rle_comm_group_note(rle_comm_group *g, int rank, const rle_comm_message *m);
+/* Does it come before its time? A rank has closed the group, and made it again; or it is
+ * a call of a life of the group of which nothing was told yet. */
+bool rle_comm_is_early(const rle_comm_group *g, int rank, const rle_comm_message *m);
+/* -1: it is not in it. */
+int rle_comm_rank_of(const rle_comm_group *g, const rle_peer *peer);
+void rle_comm_refuse(rle_incoming *in, rle_status code, const char *fmt, ...)
+    RLE_PRINTF(3, 4);
+
+/* ---- agree.c, with the lock ---- */
+
+/* Tell a rank, once it is connected, that we have made the group, and of whom. */
+rle_status rle_comm_announce(rle_comm_group *g, int rank);
+/* The same for all that do not know; without memory later. */
+void rle_comm_announce_all(rle_comm_group *g);
+/* Nobody is to hear any more what became of that. */
+void rle_comm_announce_stop(rle_comm_group *g);
+/* The worker of this rank has told it. If it means another group it and we are at odds:
+ * nothing comes of the group, here and there. */
+void rle_comm_compare(rle_comm_group *g, int rank, const rle_comm_message *m);
+/* Nothing comes of it: every collective fails with these words. */
+void rle_comm_group_spoil(rle_comm_group *g, rle_status code, const char *why, size_t n);
+
+/* If a member has closed the group before it, it fails. */
+void rle_comm_round_closed(rle_comm_round *round);
+
+/* ---- early.c, with the lock ---- */
+
+/* Keep it until its group is made. Calls wait for their answer, and who called withdraws
+ * them when their time is over; what is only told is copied and answered. */
+void rle_comm_early_keep(rle_comm *comm, rle_incoming *in, const rle_comm_message *m,
+                         int64_t deadline);
+/* The group is made: it has what waits for it. */
+void rle_comm_early_take(rle_comm_group *g);
+/* This one waits no more; false: it was not here. */
+bool rle_comm_early_forget(rle_comm *comm, const rle_incoming *in);
+/* What the worker has told of a life of a group that is not for this one. */
+void rle_comm_early_void(rle_comm *comm, const rle_peer *peer, const rle_comm_message *m);
+/* What this worker told is of a life that is over. */
+void rle_comm_early_gone(rle_comm *comm, const rle_peer *peer);
+void rle_comm_early_close(rle_comm *comm);
+
+/* ---- message.c, with the lock ---- */
+
 #define RLE_COMM_METHOD "rlengine.comm"
 
 /* What a call says; INVALID_ARGUMENT when malformed. */
 rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m);
-/* A call to a rank. `part` -1: that it failed, with the round's code and words. */
+/* A call to a rank: a part of ours, or RLE_COMM_FAILED with the round's code and words.
+ */
 rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
                          const uint8_t *data, size_t size, rle_service_over *over,
                          void *self, rle_future **out);
+/* Tell a rank something of the group itself, if it is connected and not this one. */
+void rle_comm_tell(const rle_comm_group *g, int rank, int64_t part, uint64_t number,
+                   rle_status code, const char *words);
+/* The same to one that is, and `over` hears what became of it. */
+rle_status rle_comm_tell_and_hear(const rle_comm_group *g, int rank, int64_t part,
+                                  uint64_t number, rle_status code, const char *words,
+                                  rle_service_over *over, void *self, rle_future **out);
 /* One encoded answer for many, whose data is the round's; then rle_service_reply. */
 rle_encoder *rle_comm_answer(rle_comm *comm, rle_comm_round *round, const uint8_t *data,
                              size_t size);
 /* May an answer with so many bytes of data go to whoever made this call? Else the round
  * has failed. */
 bool rle_comm_fits(rle_comm_round *round, const rle_comm_held *held, size_t size);
+/* The number of the first collective that is open at this rank, or this one. */
+int64_t rle_comm_oldest_open(const rle_comm_group *g, uint64_t number);
 
 /* ---- round.c, with the lock ---- */
 
@@ -179,8 +271,6 @@ void rle_comm_round_enter(rle_comm_round *round);
 /* A call for it, which it keeps or answers. */
 void rle_comm_round_call(rle_comm_round *round, rle_incoming *in,
                          const rle_comm_message *m, int64_t deadline);
-/* This part is this rank's, and every call for it has its answer. */
-bool rle_comm_round_answered(const rle_comm_round *round, int64_t part);
 /* A rank has it behind itself. If it has not contributed, it failed there: here as well.
  */
 void rle_comm_round_passed(rle_comm_round *round, int rank);

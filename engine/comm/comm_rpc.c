@@ -6,150 +6,9 @@
 #include "base/clock.h"
 #include "comm/comm_internal.h"
 
-enum {
-    AHEAD_MAX = 1024, /* collectives that a rank may be ahead of this one */
-    EARLY_MAX = 3 * AHEAD_MAX, /* calls of a rank that wait for their group to be made */
-    ARGS = 10
-};
-/* The call itself may take longer: the owner is to say at the deadline who is missing. */
-#define PATIENCE (10 * RLE_SECONDS)
-#define TELL_TIME (30 * RLE_SECONDS) /* who has not made the group yet keeps it so long  \
-                                      */
-
-/* ---- messages ---- */
-
-static rle_array bytes_array(const uint8_t *data, size_t size)
-{
-    rle_array a = {
-        .data = (void *)data, .dtype = RLE_U8, .ndim = 1, .shape = {(int64_t)size}};
-    rle_array_set_contiguous(&a);
-    return a;
-}
-
-static rle_status encode_bytes(rle_encoder *e, const uint8_t *data, size_t size)
-{
-    rle_array a = bytes_array(data, size);
-    if (size) return rle_encode_tensor(e, &a, NULL);
-    rle_encode_nil(e);
-    return RLE_OK;
-}
-
-static int64_t oldest_open(const rle_comm_group *g, uint64_t number)
-{
-    for (const rle_comm_round *round = g->rounds; round; round = round->next)
-        if (round->entered && !round->code && round->number < number)
-            number = round->number;
-    return (int64_t)number;
-}
-
-rle_status rle_comm_send(rle_comm_round *round, int rank, int64_t part,
-                         const uint8_t *data, size_t size, rle_service_over *over,
-                         void *self, rle_future **out)
-{
-    static const char method[] = RLE_COMM_METHOD;
-    const rle_comm_group *g = round->group;
-    rle_encoder *e = &g->comm->encoder;
-    rle_call_head head = {.method_len = sizeof method - 1, .args = ARGS};
-    memcpy(head.method, method, sizeof method - 1);
-    const char *spec = part < 0 ? round->why : round->spec;
-    int64_t left = part < 0 ? TELL_TIME : round->deadline - rle_now();
-    if (left < 0) left = 0;
-    rle_encoder_reset(e);
-    e->lent = &round->lent;
-    rle_encode_call_head(e, &head);
-    RLE_TRY(rle_encode_string(e, g->id, strlen(g->id)));
-    rle_encode_integer(e, (int64_t)round->number);
-    rle_encode_integer(e, part);
-    rle_encode_integer(e, oldest_open(g, round->number));
-    rle_encode_integer(e, g->rank);
-    rle_encode_f64(e, (double)round->c.timeout / RLE_SECONDS);
-    rle_encode_f64(e, (double)left / RLE_SECONDS);
-    RLE_TRY(rle_encode_string(e, round->title, strlen(round->title)));
-    RLE_TRY(rle_encode_string(e, spec, strlen(spec)));
-    if (part < 0)
-        rle_encode_integer(e, round->code);
-    else
-        RLE_TRY(encode_bytes(e, data, size));
-    rle_call_spec call = {.peer = g->member[rank].peer,
-                          .method = RLE_COMM_METHOD,
-                          .timeout = left + PATIENCE,
-                          .nested = true,
-                          .quiet = true,
-                          .site = round->c.site};
-    return rle_service_call(g->comm->rpc, &call, e, over, self, out);
-}
-
-rle_encoder *rle_comm_answer(rle_comm *comm, rle_comm_round *round, const uint8_t *data,
-                             size_t size)
-{
-    rle_encoder *e = &comm->encoder;
-    rle_encoder_reset(e);
-    e->lent = round ? &round->lent : NULL;
-    rle_encode_result_head(e, 1);
-    encode_bytes(e, data, size); /* what fails is found when it is sent */
-    return e;
-}
-
-bool rle_comm_fits(rle_comm_round *round, const rle_comm_held *held, size_t size)
-{
-    enum { HEAD = RLE_TENSOR_ALIGN }; /* of an answer, before its tensor */
-    uint64_t limit = rle_service_limit(held->in);
-    if (!size || size + HEAD <= limit) return true;
-    rle_comm_round_fail(
-        round, false, RLE_RESOURCE_EXHAUSTED,
-        "%s: a result of %zu bytes is over the limit of %llu bytes of rank %d (worker "
-        "\"%s\") (max_message)",
-        round->title, size, (unsigned long long)limit, held->rank,
-        rle_peer_name(round->group->member[held->rank].peer));
-    return false;
-}
-
-static bool text(const rle_value *v, size_t max, rle_slice *out)
-{
-    *out = (rle_slice){v->u.string.data, v->u.string.len};
-    return v->kind == RLE_VALUE_STRING && v->u.string.len < max;
-}
-
-rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m)
-{
-    enum { GROUP, NUMBER, PART, OLDEST, RANK, TIMEOUT, LEFT, TITLE, SPEC, DATA };
-    rle_value v[ARGS];
-    rle_decoder d;
-    rle_service_decoder(in, &d);
-    for (int i = 0; i < ARGS; i++) RLE_TRY(rle_decode(&d, &v[i]));
-    RLE_TRY(rle_decode_end(&d));
-    *m = (rle_comm_message){.number = v[NUMBER].u.integer,
-                            .part = v[PART].u.integer,
-                            .oldest = v[OLDEST].u.integer,
-                            .rank = (int)v[RANK].u.integer,
-                            .timeout = v[TIMEOUT].u.number,
-                            .left = v[LEFT].u.number};
-    bool good = text(&v[GROUP], 2 * RLE_NAME_MAX, &m->group) &&
-                text(&v[TITLE], RLE_COMM_TITLE, &m->title) &&
-                text(&v[SPEC], 512, &m->spec);
-    for (int i = NUMBER; i <= RANK; i++) good = good && v[i].kind == RLE_VALUE_INTEGER;
-    good = good && v[TIMEOUT].kind == RLE_VALUE_NUMBER &&
-           v[LEFT].kind == RLE_VALUE_NUMBER && m->left >= 0 && m->left < 2e9 &&
-           m->number >= 1 && m->oldest >= 1 && m->oldest <= m->number && m->part >= -1 &&
-           m->part <= INT32_MAX && v[RANK].u.integer >= 0 &&
-           v[RANK].u.integer < RLE_COMM_MAX_RANKS;
-    if (good && m->part < 0) {
-        good = v[DATA].kind == RLE_VALUE_INTEGER && v[DATA].u.integer > 0 &&
-               v[DATA].u.integer < RLE_STATUS_COUNT;
-        m->code = good ? (rle_status)v[DATA].u.integer : RLE_OK;
-    } else if (v[DATA].kind == RLE_VALUE_TENSOR) {
-        m->data = v[DATA].u.tensor.data;
-        m->size = v[DATA].u.tensor.size;
-    } else {
-        good = good && v[DATA].kind == RLE_VALUE_NIL;
-    }
-    return good ? RLE_OK
-                : rle_fail(RLE_INVALID_ARGUMENT, "malformed call of a collective");
-}
-
 /* ---- calls that arrive ---- */
 
-static rle_comm_group *find_group(const rle_comm *comm, const rle_slice *id)
+rle_comm_group *rle_comm_find_group(const rle_comm *comm, const rle_slice *id)
 {
     rle_comm_group *g = comm->groups;
     while (g && !(strlen(g->id) == id->n && memcmp(g->id, id->p, id->n) == 0))
@@ -157,9 +16,7 @@ static rle_comm_group *find_group(const rle_comm *comm, const rle_slice *id)
     return g;
 }
 
-static void refuse(rle_incoming *in, rle_status code, const char *fmt, ...)
-    RLE_PRINTF(3, 4);
-static void refuse(rle_incoming *in, rle_status code, const char *fmt, ...)
+void rle_comm_refuse(rle_incoming *in, rle_status code, const char *fmt, ...)
 {
     char message[512];
     va_list args;
@@ -169,68 +26,89 @@ static void refuse(rle_incoming *in, rle_status code, const char *fmt, ...)
     rle_service_fail(in, code, message);
 }
 
-/* ---- calls for groups that are not made yet ----
- *
- * Who called withdraws them when its time is over. */
-
-static void keep_early(rle_comm *comm, rle_incoming *in, const rle_comm_message *m,
-                       int64_t deadline)
+int rle_comm_rank_of(const rle_comm_group *g, const rle_peer *peer)
 {
-    size_t theirs = 0;
-    rle_comm_held **at = &comm->early;
-    for (; *at; at = &(*at)->next)
-        theirs += rle_service_caller((*at)->in) == rle_service_caller(in);
-    rle_comm_held *h = theirs < EARLY_MAX ? rle_malloc(sizeof *h) : NULL;
-    if (!h) {
-        refuse(in, RLE_RESOURCE_EXHAUSTED, "%.*s: \"%s\" has not made the group",
-               (int)m->title.n, m->title.p, rle_rpc_name(comm->rpc));
+    int r = 0;
+    while (r < g->size && g->member[r].peer != peer) r++;
+    return r < g->size ? r : -1;
+}
+
+/* Of a life of its group that is over at its caller. */
+static bool is_stale(const rle_comm_member *member, const rle_comm_message *m)
+{
+    return m->life < member->life || (member->closed && m->life == member->life);
+}
+
+/* Neither of us has done anything in that life: the next one may be in its place. */
+static bool is_unused(const rle_comm_group *g, const rle_comm_member *member)
+{
+    return member->closed && !member->closed_after && !g->begun;
+}
+
+bool rle_comm_is_early(const rle_comm_group *g, int rank, const rle_comm_message *m)
+{
+    const rle_comm_member *member = &g->member[rank];
+    if (m->part == RLE_COMM_MADE && is_unused(g, member)) return false;
+    if (member->life || member->closed) return m->life > member->life;
+    return m->part >= RLE_COMM_FAILED;
+}
+
+void rle_comm_group_note(rle_comm_group *g, int rank, const rle_comm_message *m)
+{
+    rle_comm_member *member = &g->member[rank];
+    if (m->part == RLE_COMM_REFUSED) {
+        rle_comm_group_spoil(g, m->code, m->spec.p, m->spec.n);
         return;
     }
-    *h = (rle_comm_held){.in = in, .deadline = deadline};
-    *at = h; /* in the order in which they came */
+    if (m->part == RLE_COMM_VOID) {
+        if (m->life == member->life && !member->closed) member->life = 0;
+        return;
+    }
+    if (m->part == RLE_COMM_MADE) {
+        member->life = m->life;
+        member->closed = false;
+        rle_comm_compare(g, rank, m);
+        return;
+    }
+    if (m->life != member->life) return; /* of one that we have refused */
+    member->closed = true;
+    member->closed_after = (uint64_t)m->number - 1;
+    if (member->announced) rle_comm_tell(g, rank, RLE_COMM_VOID, 1, RLE_OK, "");
+    member->announced = false;
+    for (rle_comm_round *round = g->rounds; round; round = round->next)
+        rle_comm_round_closed(round);
 }
 
-/* The caller's names stand in another order. If it is a member the collective cannot come
- * to anything, here and at those who wait for it. */
-static void misplaced(rle_comm_group *g, rle_incoming *in, const rle_comm_message *m,
-                      const rle_peer *caller)
-{
-    char why[512];
-    uint64_t number = (uint64_t)m->number;
-    snprintf(
-        why, sizeof why,
-        "\"%s\" says that it is rank %d of the group, at \"%s\" that is %s: give the "
-        "names in the same order everywhere",
-        rle_peer_name(caller), m->rank, rle_rpc_name(g->comm->rpc),
-        m->rank < g->size ? rle_peer_name(g->member[m->rank].peer) : "nobody");
-    int at = 0;
-    while (at < g->size && g->member[at].peer != caller) at++;
-    rle_comm_round *round = rle_comm_round_find(g, number);
-    if (!round && at < g->size && number > g->begun && number <= g->begun + AHEAD_MAX &&
-        rle_comm_round_new(g, number, &round) != RLE_OK)
-        round = NULL;
-    if (round && at < g->size)
-        rle_comm_round_fail(round, false, RLE_INVALID_ARGUMENT, "%s", why);
-    rle_service_fail(in, RLE_INVALID_ARGUMENT, why);
-}
-
-static void group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_message *m,
-                       const rle_peer *caller, int64_t deadline)
+void rle_comm_group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_message *m,
+                         int64_t deadline)
 {
     const char *here = rle_rpc_name(g->comm->rpc);
     uint64_t number = (uint64_t)m->number;
-    if (m->rank >= g->size || g->member[m->rank].peer != caller) {
-        misplaced(g, in, m, caller);
+    rle_peer *caller = rle_service_caller(in);
+    int rank = rle_comm_rank_of(g, caller);
+    if (m->part == RLE_COMM_VOID) rle_comm_early_void(g->comm, caller, m);
+    if (rank < 0 || rle_comm_is_early(g, rank, m)) {
+        rle_comm_early_keep(g->comm, in, m, deadline);
+        return;
+    }
+    bool stale = is_stale(&g->member[rank], m);
+    if (m->part < RLE_COMM_FAILED) {
+        uint64_t before = g->member[rank].life;
+        if (!stale) rle_comm_group_note(g, rank, m);
+        rle_service_reply(in, rle_comm_answer(g->comm, NULL, NULL, 0));
+        if (g->member[rank].life == before) return;
+        rle_comm_early_take(g);
+        rle_comm_announce_all(g);
+        return;
+    }
+    if (stale || m->rank != rank) {
+        rle_comm_refuse(
+            in, RLE_CANCELLED, "%.*s: rank %d (worker \"%s\") has closed the group",
+            (int)m->title.n, m->title.p, rank, rle_peer_name(g->member[rank].peer));
         return;
     }
     rle_comm_member *member = &g->member[m->rank];
     rle_comm_round *round = rle_comm_round_find(g, number);
-    bool over = round ? rle_comm_round_answered(round, m->part) : number <= g->good;
-    if (over && m->part >= 0 && !member->lost) member->again = true;
-    if (member->again) {
-        keep_early(g->comm, in, m, deadline);
-        return;
-    }
     if ((uint64_t)m->oldest > member->oldest) {
         member->oldest = (uint64_t)m->oldest;
         for (rle_comm_round *other = g->rounds; other; other = other->next)
@@ -243,62 +121,49 @@ static void group_call(rle_comm_group *g, rle_incoming *in, const rle_comm_messa
         else if (number == g->failed)
             rle_service_fail(in, g->failed_code, g->failed_why);
         else
-            refuse(in, RLE_UNAVAILABLE,
-                   "%.*s: rank %d (worker \"%s\") gave it up, and is at collective %llu",
-                   (int)m->title.n, m->title.p, g->rank, here,
-                   (unsigned long long)g->begun);
+            rle_comm_refuse(
+                in, RLE_UNAVAILABLE,
+                "%.*s: rank %d (worker \"%s\") gave it up, and is at collective %llu",
+                (int)m->title.n, m->title.p, g->rank, here, (unsigned long long)g->begun);
         return;
     }
-    if (!round && number > g->begun + AHEAD_MAX) {
-        refuse(in, RLE_RESOURCE_EXHAUSTED, "%.*s: \"%s\" is %llu collectives behind",
-               (int)m->title.n, m->title.p, here,
-               (unsigned long long)(number - g->begun));
+    if (!round && number > g->begun + RLE_COMM_AHEAD_MAX) {
+        rle_comm_refuse(in, RLE_RESOURCE_EXHAUSTED,
+                        "%.*s: \"%s\" is %llu collectives behind", (int)m->title.n,
+                        m->title.p, here, (unsigned long long)(number - g->begun));
         return;
     }
     if (!round && rle_comm_round_new(g, number, &round) != RLE_OK) {
-        refuse(in, RLE_RESOURCE_EXHAUSTED, "%.*s: rank %d: %s", (int)m->title.n,
-               m->title.p, g->rank, rle_message());
+        rle_comm_refuse(in, RLE_RESOURCE_EXHAUSTED, "%.*s: rank %d: %s", (int)m->title.n,
+                        m->title.p, g->rank, rle_message());
         return;
     }
     rle_comm_round_call(round, in, m, deadline);
-}
-
-/* Those that wait for this one. */
-static void take_early(rle_comm_group *g)
-{
-    rle_comm *comm = g->comm;
-    for (rle_comm_held **at = &comm->early; *at;) {
-        rle_comm_held *h = *at;
-        rle_comm_message m;
-        if (rle_comm_read(h->in, &m) != RLE_OK || find_group(comm, &m.group) != g) {
-            at = &h->next;
-            continue;
-        }
-        *at = h->next;
-        rle_incoming *in = h->in;
-        int64_t deadline = h->deadline;
-        rle_free(h);
-        group_call(g, in, &m, rle_service_caller(in), deadline);
-        at = &comm->early;
-    }
+    rle_comm_round_closed(round);
 }
 
 /* ---- the service ---- */
 
 static void arrived(rle_service *s, rle_incoming *in, const rle_incoming_info *info)
 {
+    (void)info;
     rle_comm *comm = (rle_comm *)s;
     rle_comm_message m;
     if (rle_comm_read(in, &m) != RLE_OK) {
         rle_service_fail(in, RLE_INVALID_ARGUMENT, rle_message());
         return;
     }
-    rle_comm_group *g = find_group(comm, &m.group);
+    rle_comm_group *g = rle_comm_find_group(comm, &m.group);
+    if (!g && m.part == RLE_COMM_VOID) {
+        rle_comm_early_void(comm, rle_service_caller(in), &m);
+        rle_service_reply(in, rle_comm_answer(comm, NULL, NULL, 0));
+        return;
+    }
     int64_t deadline = rle_now() + (int64_t)(m.left * RLE_SECONDS);
     if (g)
-        group_call(g, in, &m, info->caller, deadline);
+        rle_comm_group_call(g, in, &m, deadline);
     else
-        keep_early(comm, in, &m, deadline);
+        rle_comm_early_keep(comm, in, &m, deadline);
 }
 
 static bool take_out(rle_comm_held **list, const rle_incoming *in, rle_comm_held *out)
@@ -318,7 +183,7 @@ static void forgotten(rle_service *s, rle_incoming *in)
 {
     rle_comm *comm = (rle_comm *)s;
     rle_comm_held h;
-    if (take_out(&comm->early, in, &h)) return;
+    if (rle_comm_early_forget(comm, in)) return;
     for (rle_comm_group *g = comm->groups; g; g = g->next)
         for (rle_comm_round *round = g->rounds; round; round = round->next)
             if (take_out(&round->held, in, &h)) {
@@ -330,16 +195,26 @@ static void forgotten(rle_service *s, rle_incoming *in)
 static void worker_gone(rle_service *s, rle_peer *peer, const char *reason, bool goodbye)
 {
     rle_comm *comm = (rle_comm *)s;
+    rle_comm_early_gone(comm, peer);
     for (rle_comm_group *g = comm->groups; g; g = g->next)
         for (int r = 0; r < g->size; r++) {
             rle_comm_member *m = &g->member[r];
             if (m->peer != peer) continue;
-            m->gone = m->owed = m->lost = true;
+            m->gone = m->owed = true;
+            m->announced = false;
+            m->life = 0;
             m->goodbye = goodbye;
             snprintf(m->why, sizeof m->why, "%s", reason);
             for (rle_comm_round *round = g->rounds; round; round = round->next)
                 if (rle_comm_round_gone(round, r)) m->owed = false;
         }
+}
+
+static void worker_joined(rle_service *s, rle_peer *peer)
+{
+    rle_comm *comm = (rle_comm *)s;
+    for (rle_comm_group *g = comm->groups; g; g = g->next)
+        if (rle_comm_rank_of(g, peer) >= 0) rle_comm_announce_all(g);
 }
 
 static void settle_now(rle_timer *t)
@@ -350,6 +225,7 @@ static void settle_now(rle_timer *t)
 static void free_group(rle_comm_group *g)
 {
     rle_comm *comm = g->comm;
+    rle_comm_announce_stop(g);
     /* Those that are left were never entered, or their works are closed. */
     while (g->rounds) rle_comm_round_free(g->rounds, false);
     rle_comm_group **at = &comm->groups;
@@ -362,16 +238,14 @@ static void closed(rle_service *s)
 {
     rle_comm *comm = (rle_comm *)s;
     rle_service_timer_off(comm->rpc, &comm->settle);
-    for (rle_comm_group *g = comm->groups; g; g = g->next)
+    for (rle_comm_group *g = comm->groups; g; g = g->next) {
+        rle_comm_announce_stop(g);
         for (rle_comm_round *round = g->rounds; round; round = round->next)
             rle_comm_round_stop(round);
+    }
     rle_comm_works_close(comm);
     while (comm->groups) free_group(comm->groups);
-    while (comm->early) {
-        rle_comm_held *h = comm->early;
-        comm->early = h->next;
-        rle_free(h);
-    }
+    rle_comm_early_close(comm);
     rle_encoder_fini(&comm->encoder);
     rle_free(comm);
 }
@@ -383,6 +257,7 @@ rle_status rle_comm_open(rle_rpc *rpc, rle_comm **out)
     comm->service = (rle_service){.method = RLE_COMM_METHOD,
                                   .call = arrived,
                                   .forget = forgotten,
+                                  .joined = worker_joined,
                                   .gone = worker_gone,
                                   .closed = closed};
     comm->rpc = rpc;
@@ -425,6 +300,33 @@ static rle_status check_names(const rle_comm *comm, const char *const *names, in
     return RLE_OK;
 }
 
+/* Where a group is found. One with a name by that: whoever is in it has one of it at a
+ * time. One without, whose tag is a number behind '#', by the set of its workers. */
+static void make_id(rle_comm_group *g, const char *const *names, const char *tag)
+{
+    uint64_t all = 0;
+    for (int i = 0; i < g->size; i++) all += rle_hash_name(names[i]);
+    if (tag[0] == '#')
+        snprintf(g->id, sizeof g->id, "%s %016llx", tag, (unsigned long long)all);
+    else
+        snprintf(g->id, sizeof g->id, "%s", tag);
+}
+
+/* With those who have made it before. Who could not is told that nothing comes of it. */
+static rle_status agree(rle_comm_group *g)
+{
+    rle_comm_early_take(g);
+    if (!g->spoilt) {
+        rle_comm_announce_all(g);
+        return RLE_OK;
+    }
+    for (int r = 0; r < g->size; r++)
+        rle_comm_tell(g, r, RLE_COMM_REFUSED, 1, g->spoilt, g->spoilt_why);
+    rle_status code = rle_fail(g->spoilt, "%s", g->spoilt_why);
+    free_group(g);
+    return code;
+}
+
 rle_status rle_comm_group_new(rle_comm *comm, const char *const *names, int count,
                               const char *tag, rle_comm_group **out)
 {
@@ -439,28 +341,30 @@ rle_status rle_comm_group_new(rle_comm *comm, const char *const *names, int coun
     g->comm = comm;
     g->rank = rank;
     g->size = count;
-    /* The same for the same set of names: ranks are compared with each call. */
-    uint64_t all = 0;
-    for (int i = 0; i < count; i++) all += rle_hash_name(names[i]);
-    snprintf(g->id, sizeof g->id, "%016llx %s", (unsigned long long)all, tag);
+    make_id(g, names, tag);
     rle_status s = RLE_OK;
+    bool made = false;
     rle_service_enter(comm->rpc);
     rle_slice id = {g->id, strlen(g->id)};
-    if (find_group(comm, &id))
+    if (rle_comm_find_group(comm, &id))
         s = rle_fail(RLE_ALREADY_EXISTS,
-                     "there is a group \"%s\" of these workers already", tag);
+                     "this worker is in a group \"%s\" already; close that one, or give "
+                     "this one another name",
+                     tag);
     for (int i = 0; i < count && s == RLE_OK; i++) {
         g->member[i].peer = rle_service_peer(comm->rpc, names[i]);
         if (!g->member[i].peer) s = rle_oom(sizeof *g, "group");
     }
     if (s == RLE_OK) {
+        g->life = ++comm->lives;
         g->next = comm->groups;
         comm->groups = g;
-        take_early(g);
+        made = true;
+        s = agree(g);
     }
     rle_service_leave(comm->rpc);
     if (s != RLE_OK) {
-        rle_free(g);
+        if (!made) rle_free(g);
         return s;
     }
     *out = g;
@@ -489,10 +393,10 @@ static rle_status begin(rle_comm_group *g, const rle_collective *c, rle_comm_tas
     rle_comm_round *round = rle_comm_round_find(g, number);
     rle_status s = RLE_OK;
     /* Whoever has not come to the first of them would refuse it. */
-    if (number - (uint64_t)oldest_open(g, number) >= AHEAD_MAX)
+    if (number - (uint64_t)rle_comm_oldest_open(g, number) >= RLE_COMM_AHEAD_MAX)
         s = rle_fail(RLE_RESOURCE_EXHAUSTED,
                      "%s: %d collectives of the group are not finished; wait for some",
-                     c->title, AHEAD_MAX);
+                     c->title, RLE_COMM_AHEAD_MAX);
     else if (!round)
         s = rle_comm_round_new(g, number, &round);
     if (s == RLE_OK) {
@@ -559,11 +463,20 @@ static void close_group(rle_comm_group *g)
 {
     rle_comm *comm = g->comm;
     rle_service_enter(comm->rpc);
+    rle_comm_member *own = &g->member[g->rank];
+    own->closed = true;
+    own->closed_after = g->begun;
     for (rle_comm_round *round = g->rounds; round; round = round->next)
-        rle_comm_round_fail(round, false, RLE_CANCELLED,
-                            "%s: rank %d (worker \"%s\") has closed the group",
-                            round->title, g->rank, rle_rpc_name(comm->rpc));
+        if (round->entered)
+            rle_comm_round_fail(round, false, RLE_CANCELLED,
+                                "%s: rank %d (worker \"%s\") has closed the group",
+                                round->title, g->rank, rle_rpc_name(comm->rpc));
+        else
+            rle_comm_round_closed(round);
     rle_comm_settle(comm);
+    for (int r = 0; r < g->size; r++)
+        if (!g->member[r].closed)
+            rle_comm_tell(g, r, RLE_COMM_CLOSED, g->begun + 1, RLE_OK, "");
     free_group(g);
     rle_service_leave(comm->rpc);
 }

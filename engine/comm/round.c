@@ -94,7 +94,6 @@ void rle_comm_round_free(rle_comm_round *round, bool dying)
 static void end(rle_comm_round *round)
 {
     round->done = true;
-    if (!round->code && round->number == round->group->good + 1) round->group->good++;
     unlink_round(round);
     rle_service_timer_off(round->comm->rpc, &round->timer);
     if (round->future) rle_service_complete(round->future, round->code != RLE_OK);
@@ -126,7 +125,8 @@ static void tell_others(rle_comm_round *round)
 {
     const rle_comm_group *g = round->group;
     for (int r = 0; r < g->size; r++) {
-        if (r == g->rank || !rle_service_connected(g->member[r].peer)) continue;
+        const rle_comm_member *m = &g->member[r];
+        if (r == g->rank || m->closed || !rle_service_connected(m->peer)) continue;
         rle_future *f;
         if (rle_comm_send(round, r, -1, NULL, 0, NULL, NULL, &f) == RLE_OK)
             rle_service_release(f);
@@ -164,13 +164,15 @@ void rle_comm_settle(rle_comm *comm)
 {
     rle_comm_round *round;
     while ((round = unsettled(comm)) != NULL) settle(round);
-    for (const rle_comm_group *g = comm->groups; g; g = g->next)
+    for (rle_comm_group *g = comm->groups; g; g = g->next) {
+        rle_comm_announce_all(g);
         for (round = g->rounds; round; round = round->next) {
             if (!round->again || round->code) continue;
             round->again = false;
             for (int r = 0; r < g->size; r++)
                 if (r != g->rank) next_calls(round, r);
         }
+    }
 }
 
 /* Has rank r called us for this part? -1: for any. */
@@ -480,13 +482,6 @@ static void check_part(rle_comm_round *round, uint32_t number)
     part_over(round, part);
 }
 
-bool rle_comm_round_answered(const rle_comm_round *round, int64_t part)
-{
-    return round->entered && part >= 0 && part < round->parts && round->part &&
-           round->part[part].state == PART_OVER &&
-           rle_comm_piece_of(round, (uint32_t)part).owner == round->group->rank;
-}
-
 /* ---- coming to it, calls for it ---- */
 
 /* Is it what the rank that came first calls? */
@@ -547,6 +542,8 @@ void rle_comm_round_enter(rle_comm_round *round)
     if (round->code) return;
     round->deadline = rle_now() + round->c.timeout;
     set_timer(round, round->deadline + GRACE, (double)round->c.timeout / RLE_SECONDS);
+    if (g->spoilt) rle_comm_round_fail(round, false, g->spoilt, "%s", g->spoilt_why);
+    rle_comm_round_closed(round);
     take_losses(round);
     for (int r = 0; r < g->size; r++)
         if (round->number < g->member[r].oldest) rle_comm_round_passed(round, r);

@@ -258,6 +258,8 @@ static void open_conn(rle_conn *conn, rle_peer *peer)
     conn->result = NULL;
     rle_handshake_free(conn);
     if (rpc->stopping) rle_conn_goaway(conn, RLE_OK);
+    if (conn->state == RLE_CONN_OPEN && rpc->service)
+        rpc->service->joined(rpc->service, peer);
     if (conn->state == RLE_CONN_OPEN && peer->held) rle_peer_send_held(peer);
     if (conn->state == RLE_CONN_OPEN && rpc->followers) rle_followers_ask(conn);
 }

@@ -23,6 +23,8 @@ struct rle_service {
     /* Nobody waits for it any more; it is freed when this returns. No calls, no answers.
      */
     void (*forget)(rle_service *s, rle_incoming *in);
+    /* A worker has connected, or is back: calls go to it from now on. */
+    void (*joined)(rle_service *s, rle_peer *peer);
     /* A worker's connection is no more; its calls were forgotten, ours to it have failed.
      * No calls, no answers. */
     void (*gone)(rle_service *s, rle_peer *peer, const char *reason, bool goodbye);

@@ -17,6 +17,7 @@
 -- What fails, fails at every rank, and leaves its tensors as they were:
 --   INVALID_ARGUMENT   ranks call different collectives; the message has both
 --   UNAVAILABLE        a rank was lost; the message has its rank and worker
+--   CANCELLED          a rank has closed the group
 --   DEADLINE_EXCEEDED  allreduce "grads" not finished after 120 s (rank 1 silent?)
 -- The group can be used further, as long as its members are there.
 
@@ -93,11 +94,13 @@ end
 -- Ranks that are not connected yet are connected to, by address: trainers of rl.launch know
 -- each other's, others are given in `addresses`.
 -- @param[opt] given list of names, and
---   name: tells groups of the same workers apart (default: the how many-th it is); once it is
---     closed the name is free again;
+--   name: a worker has one group of a name at a time, once it is closed the name is free again
+--     (default: the how many-th of these workers it is);
 --   timeout (120 s): of collectives that give none;
 --   addresses: table name -> address; connect_timeout (10 s)
 -- @return an object with `rank`, `size`, `names` and the collectives as methods
+-- @raise INVALID_ARGUMENT when others have made it of other workers, or in another order: then
+--   their collectives fail, too; ALREADY_EXISTS when this worker is in a group of that name
 function comm.group(given)
   check_life()
   local names, named = {}, {}

@@ -384,8 +384,12 @@ static void another_order(void **state)
     }
     wait_works(&t, w);
     for (int r = 0; r < 2; r++)
-        assert_failed(&t, r, w[r], RLE_INVALID_ARGUMENT,
-                      "give the names in the same order", x[r]);
+        assert_failed(
+            &t, r, w[r], RLE_INVALID_ARGUMENT,
+            "group \"order\": worker \"w0\", for which it is w0, w1, and worker "
+            "\"w1\", for which it is w1, w0, are both rank 0; give the same names "
+            "in the same order everywhere",
+            x[r]);
     for (int r = 0; r < 2; r++) rle_tensor_release(x[r]);
     free_team(&t);
 }
