@@ -40,7 +40,7 @@ static void answer(rle_rpc *rpc, rle_incoming *in)
 /* Serve what comes until `f`, the last call, is answered; the methods in their order. */
 static const char *served(pair *p, rle_future *f)
 {
-    static char text[256];
+    static char text[16 * MANY];
     size_t n = 0;
     text[0] = 0;
     for (int i = 0; i < 20000 && rle_future_status(p->b, f) == RLE_FUTURE_PENDING; i++) {
