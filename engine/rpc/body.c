@@ -1,10 +1,15 @@
-/* body.c - the bytes of long messages: there from the start, or still with whoever sends them.
+/* body.c - the bytes of long messages: there from the start, or still with whoever sends
+ * them.
  *
- * A body that several messages share is filled before it is sent. One that is sent once is
- * written from where its values lie (`parts`), and what is copied, because it could not be
- * written before the sender may change them, counts as `ready`. What was written from there
- * is never copied: below `ready` bytes that are out already may be missing. Of one whose tensor
- * is lent, the values alone are copied, and the rest is written from there to the end. */
+ * A body that several messages share is filled before it is sent. One that is sent once
+ * is written from where its values lie (`parts`), and what is copied, because it could
+ * not be written before the sender may change them, counts as `ready`. What was written
+ * from there is never copied: below `ready` bytes that are out already may be missing. Of
+ * one whose tensor is lent, the values alone are copied, and the rest is written from
+ * there to the end.
+ *
+ * Only the owner copies, and only what lies above `ready`, where nobody looks; so it can
+ * do that without the lock (rle_conn_copy_rest in output.c). */
 #include <string.h>
 
 #include "rpc/crc32c.h"
@@ -13,14 +18,41 @@
 rle_status rle_body_new(size_t size, rle_body **out)
 {
     rle_body *body = rle_malloc(sizeof *body);
-    void *block = body ? rle_malloc(size) : NULL;
+    uint8_t *block = body ? rle_malloc(RLE_FRAME_HEADER + size) : NULL;
     if (!block) {
         rle_free(body);
         return rle_oom(size, "message to send");
     }
-    *body = (rle_body){
-        .refs = 1, .size = size, .ready = size, .data = block, .block = block};
+    *body = (rle_body){.refs = 1,
+                       .size = size,
+                       .ready = size,
+                       .data = block + RLE_FRAME_HEADER,
+                       .block = block};
     *out = body;
+    return RLE_OK;
+}
+
+rle_status rle_body_of(rle_rpc *rpc, const rle_encoder *e, rle_body **out)
+{
+    RLE_TRY(rle_body_new(rle_encoder_body_size(e), out));
+    rle_body *body = *out;
+    rle_rest *rest = &rpc->rest;
+    bool stays = e->stays && body->size > RLE_CHUNK_SIZE && !rest->body;
+    struct iovec here[RLE_ENCODER_PARTS], *parts = stays ? rest->parts : here;
+    body->part_count = rle_encoder_parts(e, parts);
+    body->parts = parts;
+    body->ready = 0;
+    size_t now = stays ? rle_encoder_values_size(e) : body->size;
+    rle_body_copy(body, 0, now);
+    body->ready = now;
+    if (stays) {
+        body->refs++;
+        rest->body = body;
+        rest->conn = NULL;
+        return RLE_OK;
+    }
+    body->parts = NULL;
+    body->part_count = 0;
     return RLE_OK;
 }
 
@@ -90,11 +122,16 @@ uint32_t rle_body_sum(rle_body *body, size_t at, size_t n)
     return sum;
 }
 
-bool rle_body_copy(rle_body *body, size_t sent, size_t n)
+bool rle_body_uncopied(const rle_body *body, size_t sent, size_t n, size_t *at,
+                       size_t *end)
 {
-    size_t at = body->ready < sent ? sent : body->ready;
-    size_t end = body->size - at < n ? body->size : at + n;
-    if (at == end) return false;
+    *at = body->ready < sent ? sent : body->ready;
+    *end = body->size - *at < n ? body->size : *at + n;
+    return *at < *end;
+}
+
+void rle_body_copy(const rle_body *body, size_t at, size_t end)
+{
     while (at < end) {
         struct iovec iov[RLE_BODY_BLOCKS];
         size_t got;
@@ -104,6 +141,4 @@ bool rle_body_copy(rle_body *body, size_t sent, size_t n)
             at += iov[i].iov_len;
         }
     }
-    body->ready = end;
-    return true;
 }

@@ -42,23 +42,13 @@ void rle_future_unhold(rle_future *f)
 static rle_status keep_body(rle_future *f, rle_encoder *e)
 {
     if (f->body || !e) return RLE_OK;
-    struct iovec parts[RLE_ENCODER_PARTS];
-    int n = rle_encoder_parts(e, parts);
-    size_t size = rle_encoder_body_size(e);
-    f->body = rle_malloc(RLE_FRAME_HEADER + size);
-    if (!f->body) return rle_oom(size, "call that waits to be sent");
-    uint8_t *at = f->body + RLE_FRAME_HEADER;
-    for (int i = 0; i < n; i++) {
-        memcpy(at, parts[i].iov_base, parts[i].iov_len);
-        at += parts[i].iov_len;
-    }
-    f->body_size = size;
+    RLE_TRY(rle_body_of(f->rpc, e, &f->body));
     f->body_values = (uint32_t)rle_encoder_values_size(e);
     f->body_tensors = e->tensors;
     if (e->refs) {
         f->holds_refs = true;
-        rle_export_hold_values(f->rpc, f->body + RLE_FRAME_HEADER, f->body_values,
-                               f->body_tensors, true);
+        rle_export_hold_values(f->rpc, f->body->data, f->body_values, f->body_tensors,
+                               true);
     }
     return RLE_OK;
 }
@@ -139,9 +129,9 @@ static bool may_send(const rle_conn *conn, const rle_future *f)
 static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
 {
     rle_rpc *rpc = f->rpc;
-    const uint8_t *values = e ? e->w.data + RLE_FRAME_HEADER : f->body + RLE_FRAME_HEADER;
+    const uint8_t *values = e ? e->w.data + RLE_FRAME_HEADER : f->body->data;
     size_t values_size = e ? rle_encoder_values_size(e) : f->body_values;
-    size_t size = e ? rle_encoder_body_size(e) : f->body_size;
+    size_t size = e ? rle_encoder_body_size(e) : f->body->size;
     int tensors = e ? e->tensors : f->body_tensors;
     rle_status s = RLE_OK;
     if (size > conn->max_message)
@@ -180,10 +170,11 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
     if (e) {
         s = rle_conn_send_encoded(conn, &head, e, false);
     } else {
-        struct iovec part = {f->body + RLE_FRAME_HEADER, f->body_size};
-        head.values = f->body_values;
+        head.values = (uint32_t)f->body_values;
         head.tensors = (uint16_t)f->body_tensors;
-        s = rle_conn_send(conn, &head, &part, 1, true, false);
+        struct iovec part = {f->body->data, size};
+        s = size > RLE_CHUNK_SIZE ? rle_conn_send_body(conn, &head, f->body)
+                                  : rle_conn_send(conn, &head, &part, 1, true, false);
     }
     bool unsent = s != RLE_OK && f->conn; /* and not lost with its connection */
     if (unsent && counted)
@@ -306,7 +297,7 @@ static void submit(rle_future *f, rle_encoder *e, bool its_turn)
 void rle_future_go_after(rle_future *f, rle_encoder *e, rle_future *after)
 {
     if (after->state == RLE_FUTURE_DONE && after->object) {
-        uint8_t *body = e ? e->w.data : f->body;
+        uint8_t *body = e ? e->w.data : f->body->data - RLE_FRAME_HEADER;
         rle_put64(body + RLE_CALL_OBJECT_AT, after->object);
         f->want_session = after->session;
         submit(f, e, false);
@@ -355,7 +346,10 @@ rle_status rle_rpc_call(rle_rpc *rpc, const rle_call_spec *spec, rle_encoder *e,
                         rle_future **out)
 {
     rle_rpc_enter(rpc);
+    e->stays = true;
     rle_status s = rle_rpc_call_locked(rpc, spec, e, NULL, NULL, out);
+    e->stays = false;
+    if (rpc->rest.body) rle_conn_copy_rest(rpc);
     rle_rpc_leave(rpc);
     return s;
 }

@@ -47,6 +47,7 @@ void rle_encoder_init(rle_encoder *e)
     rle_writer_init(&e->w);
     e->tensors = 0;
     e->lent = NULL;
+    e->stays = false;
     rle_encoder_reset(e);
 }
 

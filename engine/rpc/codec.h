@@ -134,6 +134,9 @@ typedef struct rle_encoder {
      * keeps it there until *lent, which counts such messages, is back at 0. Never reset.
      */
     size_t *lent;
+    /* Whoever sends it ends with rle_conn_copy_rest, and changes nothing before. Set anew
+     * for each message. */
+    bool stays;
 } rle_encoder;
 
 void rle_encoder_init(rle_encoder *e);

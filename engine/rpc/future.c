@@ -41,10 +41,10 @@ void rle_future_drop_body(rle_future *f)
     if (!f->body) return;
     /* The own objects it names were kept for it. */
     if (f->holds_refs)
-        rle_export_hold_values(f->rpc, f->body + RLE_FRAME_HEADER, f->body_values,
-                               f->body_tensors, false);
+        rle_export_hold_values(f->rpc, f->body->data, f->body_values, f->body_tensors,
+                               false);
     f->holds_refs = false;
-    rle_free(f->body);
+    rle_body_release(f->body);
     f->body = NULL;
 }
 

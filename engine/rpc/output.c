@@ -168,6 +168,7 @@ void rle_conn_drop_output(rle_conn *conn)
         rle_out_message_free(m);
     }
     conn->long_last = &conn->long_first;
+    if (conn->rpc->rest.conn == conn) conn->rpc->rest.conn = NULL;
     conn->calls_unbegun = 0;
     rle_out_message_free(conn->chunk);
     conn->chunk = NULL;
@@ -314,6 +315,7 @@ rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body)
     if (f->type == RLE_FRAME_CALL) conn->calls_unbegun++;
     *conn->long_last = m;
     conn->long_last = &m->next;
+    if (body == conn->rpc->rest.body) conn->rpc->rest.conn = conn;
     rle_conn_flush(conn);
     return RLE_OK;
 }
@@ -356,15 +358,40 @@ static rle_status send_long(rle_conn *conn, rle_frame *f, const struct iovec *pa
     body->parts = parts;
     body->part_count = count;
     rle_status s = rle_conn_send_body(conn, f, body);
-    if (s == RLE_OK)
-        do {
-            write_and_join(conn, RLE_OUT_BURST);
-        } while (rle_body_copy(body, sent_of(conn, body), COPY_STEP));
+    while (s == RLE_OK) {
+        size_t at, end;
+        write_and_join(conn, RLE_OUT_BURST);
+        if (!rle_body_uncopied(body, sent_of(conn, body), COPY_STEP, &at, &end)) break;
+        rle_body_copy(body, at, end);
+        body->ready = end;
+    }
     body->parts = NULL;
     body->part_count = 0;
     if (s == RLE_OK) write_and_join(conn, RLE_OUT_BURST);
     rle_body_release(body);
     return s;
+}
+
+void rle_conn_copy_rest(rle_rpc *rpc)
+{
+    rle_rest *rest = &rpc->rest;
+    rle_body *body = rest->body;
+    for (size_t at, end;;) {
+        if (rest->conn) write_and_join(rest->conn, RLE_OUT_BURST);
+        size_t sent = rest->conn ? sent_of(rest->conn, body) : 0;
+        if (body->refs == 1 || !rle_body_uncopied(body, sent, COPY_STEP, &at, &end))
+            break;
+        rle_evloop_unlock(&rpc->loop);
+        rle_body_copy(body, at, end);
+        rle_evloop_lock(&rpc->loop);
+        body->ready = end;
+    }
+    body->parts = NULL;
+    body->part_count = 0;
+    if (rest->conn) write_and_join(rest->conn, RLE_OUT_BURST);
+    rest->body = NULL;
+    rest->conn = NULL;
+    rle_body_release(body);
 }
 
 /* Several blocks as one: cheaper than a gathering write when they are small. */
@@ -406,6 +433,13 @@ rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, b
     if (e->lent && e->tensors == 1 && rle_encoder_body_size(e) > RLE_CHUNK_SIZE) {
         rle_body *body;
         RLE_TRY(rle_body_lent(e, &body));
+        rle_status s = rle_conn_send_body(conn, f, body);
+        rle_body_release(body);
+        return s;
+    }
+    if (e->stays && rle_encoder_body_size(e) > RLE_CHUNK_SIZE) {
+        rle_body *body;
+        RLE_TRY(rle_body_of(conn->rpc, e, &body));
         rle_status s = rle_conn_send_body(conn, f, body);
         rle_body_release(body);
         return s;

@@ -15,6 +15,10 @@ rle_status rle_conn_send(rle_conn *conn, rle_frame *f, const struct iovec *parts
 rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, bool later);
 /* The same with a body of its own, which is shared, not copied. */
 rle_status rle_conn_send_body(rle_conn *conn, rle_frame *f, rle_body *body);
+/* For the owner, at the end of what may have sent or kept a message of an encoder that
+ * stays: copy what is not written yet, without the lock, so that the guard answers others
+ * meanwhile. */
+void rle_conn_copy_rest(rle_rpc *rpc);
 /* Take a call back that waits unbegun behind long messages, with the references it
  * counts. False: it is on its way, or lies among what goes out next. */
 bool rle_conn_unsend(rle_conn *conn, uint64_t id);
@@ -22,8 +26,12 @@ bool rle_conn_unsend(rle_conn *conn, uint64_t id);
 /* ---- body.c ---- */
 
 enum { RLE_BODY_BLOCKS = 8 };
-/* One reference for the caller; the bytes are the caller's to fill. */
+/* One reference for the caller; the bytes are the caller's to fill. In front of them is
+ * room for a header. */
 rle_status rle_body_new(size_t size, rle_body **out);
+/* What an encoder holds, copied; of a long one that stays only the values are, see
+ * rle_conn_copy_rest. */
+rle_status rle_body_of(rle_rpc *rpc, const rle_encoder *e, rle_body **out);
 /* The values of an encoder that lends its one tensor (codec.h), and where that lies. */
 rle_status rle_body_lent(const rle_encoder *e, rle_body **out);
 /* Its bytes from `at` on, at most `n` of them, as up to RLE_BODY_BLOCKS blocks; returns how
@@ -31,9 +39,12 @@ rle_status rle_body_lent(const rle_encoder *e, rle_body **out);
 int rle_body_blocks(const rle_body *body, size_t at, size_t n, struct iovec *iov, size_t *got);
 /* CRC-32C of the chunk that begins at `at`; of what goes to many it is kept. */
 uint32_t rle_body_sum(rle_body *body, size_t at, size_t n);
-/* Copy what is with the sender yet and not out, at most `n` bytes of it; `sent`: up to there it
- * is out. False when there is nothing left to copy. */
-bool rle_body_copy(rle_body *body, size_t sent, size_t n);
+/* What is with the sender yet and not out, at most `n` bytes of it; `sent`: up to there
+ * it is out. False when there is nothing left to copy. */
+bool rle_body_uncopied(const rle_body *body, size_t sent, size_t n, size_t *at,
+                       size_t *end);
+/* Copy that. It counts as ready when the caller says so. */
+void rle_body_copy(const rle_body *body, size_t at, size_t end);
 
 /* ---- output.c ---- */
 

@@ -281,8 +281,8 @@ struct rle_future {
     rle_wait_link *waiters;
     uint32_t site;
     /* held back */
-    uint8_t *body; /* header room and body */
-    size_t body_size, body_values;
+    rle_body *body; /* with room for a header in front */
+    size_t body_values;
     int body_tensors;
     rle_future *after;      /* retained while it is waited for */
     rle_future *dependents; /* held until this one is done */
@@ -314,6 +314,13 @@ struct rle_incoming {
     rle_batch *batch; /* it waits in, at */
     size_t batch_slot;
 };
+
+/* The one message that the owner copies without the lock, see rle_conn_copy_rest. */
+typedef struct rle_rest {
+    rle_body *body;                        /* holds a reference to it; or NULL */
+    rle_conn *conn;                        /* that it waits to be written to, or NULL */
+    struct iovec parts[RLE_ENCODER_PARTS]; /* where its bytes lie */
+} rle_rest;
 
 typedef enum { RLE_TRASH_REF, RLE_TRASH_EXPORT } rle_trash_kind;
 
@@ -369,6 +376,7 @@ struct rle_rpc {
     rle_conn *conns, *dead, *dirty, *unread;
     rle_conn *joining; /* that rle_rpc_connect waits for, until it is open; or NULL */
     rle_conn *long_turns, **long_end; /* with long messages to write, in that order */
+    rle_rest rest;
     uint64_t long_read;               /* bytes of long messages, in this turn */
     bool long_idle;                   /* none in the last one */
     uint64_t read_round;              /* see reading.c */

@@ -489,9 +489,13 @@ rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e)
             s = rle_export_count_values(conn, values, values_size, true, e->tensors, 0);
         if (s == RLE_OK) {
             rle_frame f = answer(in, RLE_FRAME_RESULT);
+            e->stays = true;
             s = rle_conn_send_encoded(conn, &f, e, false);
+            e->stays = false;
             if (s != RLE_OK && e->refs)
                 rle_export_uncount_values(conn, values, values_size, true, e->tensors);
+            /* `in` may lose its connection meanwhile. */
+            if (rpc->rest.body) rle_conn_copy_rest(rpc);
         }
     } else {
         rpc->counters.unsent_results++;
