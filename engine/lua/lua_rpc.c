@@ -104,30 +104,27 @@ void rle_lua_rpc_leave(void)
 /* ---- init ---- */
 
 static const char *const init_options[] = {
-    "name",         "listen",          "connect",     "token",        "token_fd",
-    "token_file",   "max_concurrent",  "max_calls",   "heartbeat",    "timeout",
-    "call_timeout", "connect_timeout", "max_message", "allow_uids",   "insecure_network",
-    "busy_after",   "reconnect_for",   "tls",         "join_timeout", NULL};
+    "name",           "listen",        "connect",
+    "token",          "token_fd",      "token_file",
+    "max_concurrent", "max_calls",     "heartbeat",
+    "timeout",        "call_timeout",  "connect_timeout",
+    "max_message",    "allow_uids",    "insecure_network",
+    "busy_after",     "reconnect_for", "tls",
+    "join_timeout",   "busy_poll",     NULL};
 
-static int64_t seconds_option(lua_State *L, const char *key)
+/* Nanoseconds; 0: not given. With `or_not` 0 may be given, stands for "not at all" and is -1. */
+static int64_t seconds_option(lua_State *L, const char *key, bool or_not)
 {
     lua_getfield(L, 1, key);
     bool given = !lua_isnil(L, -1);
     lua_pop(L, 1);
     if (!given) return 0;
     double v = rle_lua_opt_number(L, 1, key, 0);
-    if (!(v > 0 && v < 1e9))
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"%s\" must be a number of seconds > 0",
-                     key);
-    return (int64_t)(v * 1e9);
-}
-
-/* reconnect_for: 0 stands for "not at all". */
-static int64_t reconnect_option(lua_State *L)
-{
-    return rle_lua_opt_number(L, 1, "reconnect_for", -1) == 0
-               ? -1
-               : seconds_option(L, "reconnect_for");
+    if (!(v >= 0 && v < 1e9) || (v == 0 && !or_not))
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"%s\" must be a number of seconds %s 0",
+                     key, or_not ? ">=" : ">");
+    int64_t ns = (int64_t)(v * 1e9);
+    return ns ? ns : -1;
 }
 
 static int count_option(lua_State *L, const char *key, int max)
@@ -223,12 +220,13 @@ static int rpc_init(lua_State *L)
     rle_rpc_options o = {.name = rle_lua_opt_string(L, 1, "name", NULL),
                          .max_concurrent = count_option(L, "max_concurrent", 1000000),
                          .max_credits = count_option(L, "max_calls", 10000),
-                         .heartbeat = seconds_option(L, "heartbeat"),
-                         .peer_timeout = seconds_option(L, "timeout"),
-                         .call_timeout = seconds_option(L, "call_timeout"),
-                         .busy_after = seconds_option(L, "busy_after"),
-                         .join_timeout = seconds_option(L, "join_timeout"),
-                         .reconnect_for = reconnect_option(L),
+                         .heartbeat = seconds_option(L, "heartbeat", false),
+                         .peer_timeout = seconds_option(L, "timeout", false),
+                         .call_timeout = seconds_option(L, "call_timeout", false),
+                         .busy_after = seconds_option(L, "busy_after", false),
+                         .join_timeout = seconds_option(L, "join_timeout", false),
+                         .reconnect_for = seconds_option(L, "reconnect_for", true),
+                         .busy_poll = seconds_option(L, "busy_poll", true),
                          .members = true,
                          .insecure_network =
                              rle_lua_opt_boolean(L, 1, "insecure_network", false)};
@@ -237,7 +235,7 @@ static int rpc_init(lua_State *L)
     if (max_message < 0 || (max_message && max_message < 4096))
         rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"max_message\" must be at least 4096");
     o.max_message = (uint64_t)max_message;
-    int64_t patience = seconds_option(L, "connect_timeout");
+    int64_t patience = seconds_option(L, "connect_timeout", false);
     if (!patience) patience = 10 * RLE_SECONDS;
     int listeners = list_option(L, "listen"), listen = lua_gettop(L);
     int connects = list_option(L, "connect"), connect = lua_gettop(L);

@@ -1,10 +1,11 @@
-/* loop.c - turns of the event loop, the guard thread, a heap of timers. */
+/* loop.c - turns of the event loop, what it watches, the guard thread, a heap of timers. */
 #include "rpc/loop.h"
 
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <linux/membarrier.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,6 +23,8 @@
 enum {
     GUARD_PATIENCE_MS = 100, /* the owner's absence until the guard takes over */
     GUARD_RETRY_MS = 5,      /* until it tries again after it had to give way */
+    OTHERS_RAN = 8000,       /* ns between two looks: others wanted the processor */
+    MISSES_MAX = 6,          /* of looking before sleeping: 2^6 - 1 waits then sleep at once */
     HEAP_MIN = 64
 };
 
@@ -30,6 +33,38 @@ static _Thread_local bool on_guard;
 bool rle_evloop_on_guard(void)
 {
     return on_guard;
+}
+
+/* ---- what is watched ---- */
+
+static void tell(evutil_socket_t fd, short what, void *arg)
+{
+    rle_watch *w = arg;
+    w->loop->told++;
+    w->ready(fd, what, w->arg); /* which may free it */
+}
+
+rle_watch *rle_watch_new(rle_evloop *l, int fd, unsigned what, rle_watch_fn *ready,
+                         void *arg)
+{
+    if (rle_simulated()) return rle_sim_watch_new(l, fd, what, ready, arg);
+    rle_watch *w = rle_malloc(sizeof *w + event_get_struct_event_size());
+    if (!w) return NULL;
+    *w = (rle_watch){.loop = l, .ready = ready, .arg = arg};
+    unsigned once = what & RLE_WATCH_ONCE;
+    event_assign(rle_watch_event(w), l->base, fd,
+                 (short)(once ? what - once : what | EV_PERSIST), tell, w);
+    return w;
+}
+
+void rle_watch_free(rle_watch *w)
+{
+    if (rle_simulated()) {
+        rle_sim_watch_free(w);
+    } else if (w) {
+        event_del(rle_watch_event(w));
+        rle_free(w);
+    }
 }
 
 /* ---- timers: a binary heap, and a timerfd for its top ----
@@ -215,6 +250,42 @@ static bool guard_try_lock(rle_evloop *l)
 
 /* ---- the owner ---- */
 
+/* Is anything there now? Tells it. */
+static bool look(rle_evloop *l)
+{
+    /* Once: alone, EVLOOP_NONBLOCK goes on as long as anything is active, and a message
+     * whose tensors wait for the owner to find them a place stays readable until then. */
+    uint64_t told = l->told;
+    event_base_loop(l->base, EVLOOP_NONBLOCK | EVLOOP_ONCE);
+    return l->told != told;
+}
+
+/* Look before sleeping, where that has paid lately. True: something was there. */
+static bool came_soon(rle_evloop *l)
+{
+    if (l->busy_poll <= 0) return false;
+    if (l->asleep) {
+        l->asleep--;
+        return false;
+    }
+    bool came = look(l);
+    int64_t now = came ? 0 : rle_now(), end = now + l->busy_poll, before = now;
+    while (!came && now < end && now - before < OTHERS_RAN) {
+        before = now;
+        sched_yield();
+        came = look(l);
+        now = rle_now();
+    }
+    if (came) {
+        l->poll_hits++;
+        l->misses = 0;
+    } else {
+        if (l->misses < MISSES_MAX) l->misses++;
+        l->asleep = (1U << l->misses) - 1;
+    }
+    return came;
+}
+
 void rle_evloop_turn(rle_evloop *l, bool block)
 {
     if (l->before_turn) l->before_turn(l->self);
@@ -226,13 +297,11 @@ void rle_evloop_turn(rle_evloop *l, bool block)
         return;
     }
     if (!block) {
-        /* Once: alone, EVLOOP_NONBLOCK goes on as long as anything is active, and a message
-         * whose tensors wait for the owner to find them a place stays readable until then. */
-        event_base_loop(l->base, EVLOOP_NONBLOCK | EVLOOP_ONCE);
+        look(l);
         return;
     }
     atomic_store_explicit(&l->owner_inside, true, memory_order_relaxed);
-    event_base_loop(l->base, EVLOOP_ONCE);
+    if (!came_soon(l)) event_base_loop(l->base, EVLOOP_ONCE);
     atomic_store(&l->owner_inside, false); /* before the look at `parked`; see guard_park */
     if (atomic_load(&l->parked)) {
         pthread_mutex_lock(&l->guard_lock);

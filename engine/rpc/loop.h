@@ -38,9 +38,15 @@
 #include "base/world.h"
 #include "rpc/timer.h"
 
-/* Tells when a descriptor is readable, or writable, for as long as it is on. */
-typedef struct event rle_watch;
 typedef void rle_watch_fn(evutil_socket_t fd, short what, void *arg); /* with the lock */
+
+/* Tells when a descriptor is readable, or writable, for as long as it is on. */
+typedef struct rle_watch {
+    struct rle_evloop *loop;
+    rle_watch_fn *ready;
+    void *arg;
+    /* libevent's event lies behind it, in the same block */
+} rle_watch;
 
 typedef struct rle_evloop {
     struct event_base *base;
@@ -53,6 +59,13 @@ typedef struct rle_evloop {
     _Atomic bool owner_inside; /* blocked in the loop, holding the lock */
     bool guard_runs;           /* the guard is in charge; written by the guard */
     int64_t away_since;        /* while guard_runs: about when the owner left */
+
+    /* Looking again before sleeping; see rle_evloop_turn. Of the owner. */
+    int64_t busy_poll;  /* so long, nanoseconds; <= 0: not at all */
+    uint64_t told;      /* how often a watch told something, to whoever */
+    unsigned misses;    /* how often in a row nothing came; bounded */
+    unsigned asleep;    /* so many waits sleep at once before the next look */
+    uint64_t poll_hits; /* waits that ended while looking */
 
     /* The guard's sleep. Parked: no need to look while the owner is inside. */
     pthread_mutex_t guard_lock;
@@ -100,7 +113,14 @@ static inline void rle_evloop_unlock(rle_evloop *l)
 }
 
 /* One turn by the owner, lock held: `block` waits until anything happened (a descriptor, a
- * timer, rle_evloop_wake), else only what is there now. */
+ * timer, rle_evloop_wake), else only what is there now.
+ *
+ * A wait looks again and again for up to `busy_poll` before it sleeps, giving the
+ * processor to whoever else wants it between two looks: waking a sleeping process takes
+ * longer, on both sides, than a short call. When nothing comes in that time, or others
+ * had the processor for longer than a look takes, one wait sleeps at once, then three,
+ * seven and so on up to 63: who is called seldom, or shares its core with others that
+ * compute, pays next to nothing. */
 void rle_evloop_turn(rle_evloop *l, bool block);
 
 /* The filling of a simulation. */
@@ -113,23 +133,22 @@ void rle_sim_turn(rle_evloop *l, bool block);
 
 /* Off at first. RLE_WATCH_ONCE: goes off by itself when it has told. NULL: no memory. */
 enum { RLE_WATCH_READ = EV_READ, RLE_WATCH_WRITE = EV_WRITE, RLE_WATCH_ONCE = 0x100 };
-static inline rle_watch *rle_watch_new(rle_evloop *l, int fd, unsigned what,
-                                       rle_watch_fn *ready, void *arg)
+rle_watch *rle_watch_new(rle_evloop *l, int fd, unsigned what, rle_watch_fn *ready,
+                         void *arg);
+void rle_watch_free(rle_watch *w); /* NULL is fine */
+static inline struct event *rle_watch_event(rle_watch *w)
 {
-    if (rle_simulated()) return rle_sim_watch_new(l, fd, what, ready, arg);
-    unsigned once = what & RLE_WATCH_ONCE;
-    return event_new(l->base, fd, (short)(once ? what - once : what | EV_PERSIST), ready,
-                     arg);
+    return (struct event *)(w + 1);
 }
 static inline bool rle_watch_on(rle_watch *w) /* false: no memory */
 {
     if (rle_simulated()) return rle_sim_watch_set(w, true), true;
-    return !rle_fault_io(ENOSPC) && event_add(w, NULL) == 0;
+    return !rle_fault_io(ENOSPC) && event_add(rle_watch_event(w), NULL) == 0;
 }
 static inline bool rle_watch_off(rle_watch *w)
 {
     if (rle_simulated()) return rle_sim_watch_set(w, false), true;
-    return event_del(w) == 0;
+    return event_del(rle_watch_event(w)) == 0;
 }
 /* As if it were readable now: told in the next turn. */
 static inline void rle_watch_ring(rle_watch *w)
@@ -137,14 +156,7 @@ static inline void rle_watch_ring(rle_watch *w)
     if (rle_simulated())
         rle_sim_watch_ring(w);
     else
-        event_active(w, EV_READ, 0);
-}
-static inline void rle_watch_free(rle_watch *w) /* NULL is fine */
-{
-    if (rle_simulated())
-        rle_sim_watch_free(w);
-    else if (w)
-        event_free(w);
+        event_active(rle_watch_event(w), EV_READ, 0);
 }
 
 /* Make a blocked turn return. From any thread and from signal handlers. */

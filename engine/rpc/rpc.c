@@ -301,6 +301,7 @@ static void defaults(rle_rpc_options *o)
     if (!o->busy_after) o->busy_after = 30 * RLE_SECONDS;
     if (!o->join_timeout) o->join_timeout = 10 * RLE_SECONDS;
     if (!o->reconnect_for) o->reconnect_for = 60 * RLE_SECONDS;
+    if (!o->busy_poll) o->busy_poll = 50000;
     if (!o->max_message) o->max_message = 64 << 20;
     if (!o->min_version) o->min_version = RLE_PROTOCOL_VERSION;
     if (!o->max_version) o->max_version = RLE_PROTOCOL_VERSION;
@@ -334,6 +335,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
         return s;
     }
     rpc->loop.before_turn = before_turn;
+    rpc->loop.busy_poll = rpc->o.busy_poll;
     rpc->loop.self = rpc;
     rpc->scratch = rle_malloc(RLE_SCRATCH_SIZE);
     rpc->borrowed_cap = 64;

@@ -54,6 +54,7 @@ typedef struct rle_rpc_options {
     int64_t busy_after;        /* log a call that keeps a peer's Lua so long; 0 = 30 s */
     int64_t join_timeout; /* a call waits so long for a worker never seen; 0 = 10 s */
     int64_t reconnect_for;     /* look so long for a worker we lost; 0 = 60 s, < 0: not */
+    int64_t busy_poll;         /* a wait looks so long before it sleeps; 0 = 50 us, < 0: not */
     uint64_t random_seed;      /* of the pauses between attempts; 0 = from the system */
     int min_version, max_version; /* of the protocol; 0 = what this build speaks */
     bool members;              /* the owner takes rle_rpc_next_member */

@@ -193,7 +193,8 @@ rpc._without_threads = without_threads
 --   or {cert = file, key = file, ca = file, name =}: certificates of both sides, in PEM; name:
 --   what those of workers we connect to must name (default: the host of the address);
 --   insecure_network: listen or connect beyond this machine without TLS; allow_uids: other users
---   at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long;
+--   at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long; busy_poll
+--   (50e-6 s; 0: not at all): a wait looks for so long whether something came before it sleeps;
 --   worker_threads, num_worker_threads, io_threads: accepted and not used, calls need none
 -- @return the addresses it listens on
 function rpc.init(given)

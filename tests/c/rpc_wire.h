@@ -155,9 +155,8 @@ static inline void wire_feed(wire *w, const uint8_t *bytes, size_t n)
         if (w->conn->placing) wire_place(w->rpc);
         if (!w->conn) break;
         w->rpc->loop.before_turn(w->rpc);
-        struct event *event = w->conn->read_watch;
-        event_get_callback(event)(w->conn->transport.fd, EV_READ,
-                                  event_get_callback_arg(event));
+        rle_watch *watch = w->conn->read_watch;
+        watch->ready(w->conn->transport.fd, EV_READ, watch->arg);
     }
     w->in = NULL;
     w->size = w->at = 0;
