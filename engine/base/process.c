@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -342,12 +341,6 @@ rle_status rle_process_usage(rle_usage *out)
     *out = (rle_usage){descriptors - 1 /* the folder's own */, threads,
                        (size_t)pages * (size_t)sysconf(_SC_PAGESIZE)};
     return RLE_OK;
-}
-
-void rle_process_give_way(void)
-{
-    struct sched_param none = {0};
-    if (!rle_simulated()) sched_setscheduler(0, SCHED_BATCH, &none); /* a wish, no more */
 }
 
 /* ---- the handoff, seen from the child ---- */

@@ -26,11 +26,6 @@ typedef struct rle_usage {
 /* UNAVAILABLE without /proc. */
 rle_status rle_process_usage(rle_usage *out);
 
-/* From now on this thread, and those it starts, interrupt nobody when they are woken: they run
- * when the processor they were on is free, or another one is (SCHED_BATCH). For a process that
- * is one of many which wait for the same one. Their share of the time stays what it is. */
-void rle_process_give_way(void);
-
 /* The environment variable that carries the number of the handoff descriptor. */
 #define RLE_HANDOFF_ENV "RLENGINE_HANDOFF_FD"
 

@@ -331,19 +331,10 @@ static int launch_run(lua_State *L)
     return 1;
 }
 
-/* launch.give_way(): see rle_process_give_way */
-static int launch_give_way(lua_State *L)
-{
-    (void)L;
-    rle_process_give_way();
-    return 0;
-}
-
 static const luaL_Reg launch_functions[] = {
     {"handoff", launch_handoff},
     {"name", launch_name},
     {"obey", launch_obey},
-    {"give_way", launch_give_way},
     {"stop_requested", launch_stop_requested},
     {"die", launch_die},
     {"program", launch_program},

@@ -40,10 +40,6 @@
 -- Output: a single trainer has the terminal to itself; lines of all others begin with
 -- "name | ". prefix = true or false says so for all.
 --
--- Where there are fewer processors than processes, an observer that is answered waits until its
--- trainer has answered the others, too (Linux's SCHED_BATCH); give_way = false lets it interrupt
--- the trainer at once.
---
 -- Further options: grace, restarts, prefix, exit (false: raise an error object with `exit_code`
 -- instead of ending the launcher), rpc (table of options for rpc.init in every process).
 
@@ -53,7 +49,7 @@ local options = require "rlengine.options"
 local known = {
   trainers = "number", observers_per_trainer = "number", args = "table", trainer = "function",
   observer = "function", prefix = "boolean", grace = "number", exit = "boolean", rpc = "table",
-  restarts = "table|number|boolean", give_way = "boolean",
+  restarts = "table|number|boolean",
 }
 
 -- Exit code of a process that ends because another one was lost: the launcher then looks for
@@ -198,8 +194,6 @@ local function run_member(hand, given)
   inside = true
   core.launch.name(hand.name)
   core.launch.obey()
-  -- Or the trainer is interrupted by every observer that it has just answered.
-  if hand.role == "observer" and given.give_way ~= false then core.launch.give_way() end
   core.launch.mark(("%s/%s.started"):format(hand.folder, hand.name))
   core.device.rank(hand.trainer_rank)
   local ok, failure = xpcall(function()

@@ -352,33 +352,6 @@ describe("rl.launch", function()
     end)
   end
 
-  it("lets observers give way to their trainer, with all of their threads", function()
-    local script = [[
-      local rl = require "rlengine"
-      -- The scheduling policy of each thread: the 41st word of /proc/PID/stat, behind the name.
-      local function policies()
-        local list = {}
-        for path in io.popen("ls -d /proc/" .. require("posix.unistd").getpid()
-          .. "/task/*/stat"):lines() do
-          local n = 2
-          for word in io.open(path):read("*a"):match("%) (.*)"):gmatch "%S+" do
-            n = n + 1
-            if n == 41 then list[#list + 1] = word end
-          end
-        end
-        return table.concat(list, " ")
-      end
-      rl.rpc.register("policies", policies)
-      rl.launch { give_way = GIVE_WAY, trainer = function(ctx)
-        print(policies() .. "; " .. rl.rpc.rpc_sync(ctx.observers[1], "policies"))
-      end }
-    ]]
-    local code, out, err = run((script:gsub("GIVE_WAY", "nil")))
-    assert.equal("0 0; 3 3\n", out, err)
-    assert.equal(0, code)
-    assert.equal("0 0; 0 0\n", select(2, run((script:gsub("GIVE_WAY", "false")))))
-  end)
-
   it("shows its token to nobody", function()
     local code, out, err = run [[
       local rl = require "rlengine"
