@@ -46,6 +46,7 @@ static rle_lua_target *new_target(lua_State *L, rle_peer *peer)
                           .at = &rle_lua_rpc_state.targets};
     if (t->next) t->next->at = &t->next;
     rle_lua_rpc_state.targets = t;
+    rle_peer_pin(peer);
     rle_rawgetp(L, LUA_REGISTRYINDEX, &target_meta_key);
     lua_setmetatable(L, -2);
     return t;
@@ -58,10 +59,17 @@ static void note_age(rle_lua_target *t)
     t->site = rle_context_site(rle_context_current());
 }
 
+/* Its worker is no more. */
+static bool of_the_past(const rle_lua_target *t)
+{
+    const rle_lua_rpc *s = &rle_lua_rpc_state;
+    return t->generation != s->generation || !s->rpc || s->forked;
+}
+
 static void target_let_go(rle_lua_target *t)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
-    if (t->generation != s->generation || !s->rpc || s->forked) return;
+    if (of_the_past(t)) return;
     if (t->pending) rle_future_discard(s->rpc, t->pending);
     t->pending = NULL;
     if (t->own) rle_export_discard(s->rpc, t->object);
@@ -74,6 +82,7 @@ static int target_gc(lua_State *L)
 {
     rle_lua_target *t = lua_touserdata(L, 1);
     target_let_go(t);
+    if (!of_the_past(t)) rle_peer_unpin(t->peer);
     *t->at = t->next;
     if (t->next) t->next->at = t->at;
     t->magic = 0;

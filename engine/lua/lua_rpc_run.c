@@ -342,14 +342,15 @@ static bool place_tensors(rle_rpc *rpc)
 
 static void tell_member(lua_State *L, const rle_member_change *change)
 {
+    char name[RLE_NAME_MAX + 1]; /* who is gone may be forgotten meanwhile */
+    snprintf(name, sizeof name, "%s", rle_peer_name(change->peer));
     rle_lua_push_hook(L, RLE_HOOK_MEMBER);
-    lua_pushstring(L, rle_peer_name(change->peer));
+    lua_pushstring(L, name);
     rle_lua_push_incarnation(L, change->left);
     lua_pushboolean(L, change->goodbye);
     rle_lua_push_incarnation(L, change->joined);
     if (lua_pcall(L, 4, 0, 0) != 0) {
-        rle_log(RLE_LOG_ERROR, "nobody was told of worker \"%s\": %s",
-                rle_peer_name(change->peer), lua_tostring(L, -1));
+        rle_log(RLE_LOG_ERROR, "nobody was told of worker \"%s\": %s", name, lua_tostring(L, -1));
         lua_pop(L, 1);
     }
 }

@@ -158,6 +158,17 @@ void rle_batches_peer_lost(rle_peer *peer)
     for (rle_batch_caller *c = peer->batches; c; c = c->next_of_peer) forget(c);
 }
 
+void rle_batches_forget(rle_peer *peer)
+{
+    while (peer->batches) {
+        rle_batch_caller *c = peer->batches;
+        peer->batches = c->next_of_peer;
+        forget(c);
+        rle_map_delete(&c->batch->callers, key_of(peer));
+        rle_free(c);
+    }
+}
+
 /* A call of this worker has come that nobody has taken yet: the owner was away. */
 static bool has_queued_call(const rle_peer *peer)
 {

@@ -17,6 +17,8 @@ void rle_batches_stop(rle_rpc *rpc);
 void rle_batches_episode_over(rle_peer *peer);
 /* Its connection is gone, and so are its calls. */
 void rle_batches_peer_lost(rle_peer *peer);
+/* It is about to be freed, and has no calls. */
+void rle_batches_forget(rle_peer *peer);
 
 /* ---- server.c: answer a call that was not executed ---- */
 

@@ -316,6 +316,7 @@ rle_status rle_rpc_call_locked(rle_rpc *rpc, const rle_call_spec *spec, rle_enco
     f->over = over;
     f->over_self = over_self;
     f->peer = spec->peer;
+    f->peer->uses++;
     f->nested = spec->nested;
     f->construct = spec->construct;
     f->looked_at = spec->quiet;

@@ -89,6 +89,7 @@ rle_status rle_follower_new(rle_rpc *rpc, rle_peer *peer, const char *name, rle_
     fo->peer = peer;
     snprintf(fo->name, sizeof fo->name, "%s", name);
     rle_rpc_enter(rpc);
+    peer->uses++;
     fo->next = rpc->followers;
     rpc->followers = fo;
     if (!peer->conn && !peer->opening && peer->addresses && !rpc->stopping) rle_peer_open(peer);
@@ -117,6 +118,7 @@ static void free_follower(rle_follower *fo)
     rle_free(fo->idle[0].data);
     rle_free(fo->idle[1].data);
     rle_message_drop_bytes(fo->rpc, &fo->error);
+    fo->peer->uses--;
     rle_free(fo);
 }
 

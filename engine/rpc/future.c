@@ -86,6 +86,7 @@ void rle_future_unref(rle_future *f)
     rle_message_drop(rpc, conn && conn->session == f->session ? conn : NULL, &f->message,
                      true);
     rle_future_drop_body(f);
+    if (f->peer) f->peer->uses--;
     *f->live_at = f->live_next;
     if (f->live_next) f->live_next->live_at = f->live_at;
     rpc->counters.live_futures--;

@@ -1,4 +1,4 @@
-/* joining_internal.h - workers that come and go: what handshake.c, refusals.c, replace.c,
+/* joining_internal.h - workers that come and go: what peer.c, handshake.c, refusals.c, replace.c,
  * listen.c, link.c and lost.c have for the other files of engine/rpc. Comes with
  * rpc_internal.h.
  *
@@ -7,6 +7,23 @@
 #define RLE_RPC_JOINING_INTERNAL_H
 
 #include "rpc/rpc_internal.h"
+
+/* ---- peer.c ---- */
+
+/* It has come or gone. */
+void rle_peer_changed(rle_peer *peer);
+/* How many workers that are gone are remembered although nothing needs them, about. */
+enum { RLE_PEERS_REMEMBERED = 1024 };
+/* For the owner, between turns, with empty trash: forget some of those beyond that. */
+void rle_peers_forget(rle_rpc *rpc);
+/* rle_rpc_who_is_here, with the lock. */
+void rle_peers_here(const rle_rpc *rpc, const char *wanted, char *out, size_t size);
+/* The worker of that name, made if need be; NULL when memory ran out. */
+rle_peer *rle_peer_get(rle_rpc *rpc, const char *name);
+/* Where it listens, in place of what was known; none is known when memory ran out. */
+void rle_peer_listens(rle_peer *peer, const char (*addresses)[RLE_ADDRESS_MAX],
+                      int count);
+void rle_peer_free(rle_peer *peer);
 
 /* ---- handshake.c ---- */
 

@@ -1,9 +1,93 @@
-/* peer.c - the workers an rle_rpc knows, by name, and who of them came and went. */
+/* peer.c - the workers an rle_rpc knows, by name, and who of them came and went.
+ *
+ * A worker that is gone is remembered: whoever calls it hears that it was here and how it
+ * went. But a worker that runs for days may be met by ever new names. So of those that
+ * nothing needs any more (no call, reference, search, follower) the last
+ * RLE_PEERS_REMEMBERED are remembered, and the one that was lost before them is
+ * forgotten. Who comes back after that is new here, but the numbers of its calls go on
+ * above all that were forgotten: random streams hang on them. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/words.h"
-#include "rpc/rpc_internal.h"
+#include "rpc/batch_internal.h"
+
+/* ---- idle ones ---- */
+
+static void leave_idle(rle_peer *peer)
+{
+    rle_rpc *rpc = peer->rpc;
+    if (!peer->idle_at) return;
+    *peer->idle_at = peer->idle_next;
+    if (peer->idle_next)
+        peer->idle_next->idle_at = peer->idle_at;
+    else
+        rpc->idle_end = peer->idle_at;
+    peer->idle_at = NULL;
+    rpc->idle_count--;
+}
+
+static void join_idle(rle_peer *peer)
+{
+    rle_rpc *rpc = peer->rpc;
+    peer->idle_next = NULL;
+    peer->idle_at = rpc->idle_end;
+    *rpc->idle_end = peer;
+    rpc->idle_end = &peer->idle_next;
+    rpc->idle_count++;
+}
+
+static bool needed(const rle_peer *peer)
+{
+    return peer->conn || peer->opening || peer->link || peer->contenders || peer->held ||
+           peer->uses || peer->pins || peer->kept || peer->changed;
+}
+
+static void forget(rle_peer *peer)
+{
+    rle_rpc *rpc = peer->rpc;
+    uint64_t key = rle_hash_name(peer->name);
+    rle_map_slot *slot = rle_map_get(&rpc->peers, key);
+    rle_peer *first = slot->v.pointer;
+    if (first == peer) {
+        slot->v.pointer = peer->next_same;
+        if (!peer->next_same) rle_map_delete(&rpc->peers, key);
+    } else {
+        while (first->next_same != peer) first = first->next_same;
+        first->next_same = peer->next_same;
+    }
+    rpc->peer_count--;
+    if (peer->calls_from > rpc->calls_forgotten) rpc->calls_forgotten = peer->calls_from;
+    rle_batches_forget(peer);
+    leave_idle(peer);
+    rle_peer_free(peer);
+}
+
+void rle_peers_forget(rle_rpc *rpc)
+{
+    enum { LOOKS = 64 }; /* in one turn */
+    for (int i = 0; i < LOOKS && rpc->idle_count > RLE_PEERS_REMEMBERED; i++) {
+        rle_peer *peer = rpc->idle;
+        if (needed(peer)) {
+            leave_idle(peer);
+            join_idle(peer);
+        } else {
+            forget(peer);
+        }
+    }
+}
+
+void rle_peer_pin(rle_peer *peer)
+{
+    peer->pins++;
+}
+
+void rle_peer_unpin(rle_peer *peer)
+{
+    peer->pins--;
+}
+
+/* ---- by name ---- */
 
 rle_peer *rle_peer_get(rle_rpc *rpc, const char *name)
 {
@@ -25,6 +109,8 @@ rle_peer *rle_peer_get(rle_rpc *rpc, const char *name)
     peer->next_same = slot->v.pointer;
     slot->v.pointer = peer;
     rpc->peer_count++;
+    peer->calls_from = rpc->calls_forgotten;
+    if (!peer->is_self) join_idle(peer);
     return peer;
 }
 
@@ -231,6 +317,8 @@ void rle_peer_changed(rle_peer *peer)
 {
     rle_rpc *rpc = peer->rpc;
     rpc->membership++;
+    leave_idle(peer);
+    if (!peer->conn) join_idle(peer);
     if (peer->changed || !rpc->o.members) return;
     peer->changed = true;
     peer->changed_next = NULL;

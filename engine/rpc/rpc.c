@@ -163,6 +163,7 @@ static void turn(rle_rpc *rpc, bool block)
 unsigned rle_rpc_turn(rle_rpc *rpc, bool block)
 {
     rle_rpc_enter(rpc);
+    if (rpc->idle_count > RLE_PEERS_REMEMBERED) rle_peers_forget(rpc);
     unsigned w = block ? work(rpc) : 0;
     if (!w) {
         turn(rpc, block);
@@ -328,6 +329,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->ready_end = &rpc->ready;
     rpc->due_end = &rpc->due;
     rpc->changed_end = &rpc->changed;
+    rpc->idle_end = &rpc->idle;
     rle_status s = rle_evloop_init(&rpc->loop);
     if (s != RLE_OK) {
         rle_token_forget(&rpc->token);

@@ -139,9 +139,14 @@ typedef struct rle_peer_info {
     uint64_t bytes_in, bytes_out;
 } rle_peer_info;
 
-/* The worker of that name, known or not: borrowed, lives as long as rpc. NULL when memory
- * ran out. Our own name gives a peer that is us. */
+/* The worker of that name, known or not: borrowed. NULL when memory ran out. Our own name
+ * gives a peer that is us. It lives as long as rpc while it is connected or looked for, a
+ * future, call or follower of it is there, or it is pinned. Else, when a thousand others
+ * have gone after it, a turn may forget it. */
 rle_peer *rle_rpc_peer(rle_rpc *rpc, const char *name);
+/* For the owner, also in finalizers: one that is pinned is not forgotten. */
+void rle_peer_pin(rle_peer *peer);
+void rle_peer_unpin(rle_peer *peer);
 const char *rle_peer_name(const rle_peer *peer);
 bool rle_peer_is_self(const rle_peer *peer);
 bool rle_peer_connected(rle_rpc *rpc, rle_peer *peer);

@@ -36,7 +36,9 @@
  *   2. an incoming call lies in its connection's list until it is answered or the
  *      connection ends; then `conn` is NULL and the answer goes nowhere;
  *   3. a connection is freed between turns only (rpc->dead), so callbacks may close it;
- *   4. messages in `borrowed` lie in the owner's scratch block. It is written to by a
+ *   4. a worker is freed by the owner only, between turns, and while nothing names it
+ *      (peer.c);
+ *   5. messages in `borrowed` lie in the owner's scratch block. It is written to by a
  * turn of the owner only, and before each turn they are moved out of it. */
 #ifndef RLE_RPC_INTERNAL_H
 #define RLE_RPC_INTERNAL_H
@@ -120,6 +122,12 @@ struct rle_peer {
     uint64_t told_session, told_incarnation;
     rle_peer *changed_next;
     bool changed;
+    /* What keeps it from being forgotten: futures, calls it makes and followers; the
+     * layer above, whose pins only the owner changes, also without the lock; a service.
+     */
+    size_t uses, pins;
+    bool kept;
+    rle_peer *idle_next, **idle_at; /* in rpc->idle while it has no connection; or NULL */
 };
 
 /* ---- connections ---- */
@@ -386,6 +394,9 @@ struct rle_rpc {
     uint64_t random; /* state of rle_link's pauses */
     rle_map peers; /* by hash of the name */
     size_t peer_count;
+    rle_peer *idle, **idle_end; /* those without a connection, longest first */
+    size_t idle_count;
+    uint64_t calls_forgotten;    /* most calls that a forgotten one had made */
     _Atomic uint64_t membership; /* read without the lock */
     rle_peer *changed, **changed_end;
     rle_peer *self;
@@ -462,17 +473,6 @@ static inline void rle_rpc_leave(rle_rpc *rpc)
 {
     rle_evloop_unlock(&rpc->loop);
 }
-
-/* It has come or gone. */
-void rle_peer_changed(rle_peer *peer);
-/* rle_rpc_who_is_here, with the lock. */
-void rle_peers_here(const rle_rpc *rpc, const char *wanted, char *out, size_t size);
-/* The worker of that name, made if need be; NULL when memory ran out. */
-rle_peer *rle_peer_get(rle_rpc *rpc, const char *name);
-/* Where it listens, in place of what was known; none is known when memory ran out. */
-void rle_peer_listens(rle_peer *peer, const char (*addresses)[RLE_ADDRESS_MAX],
-                      int count);
-void rle_peer_free(rle_peer *peer);
 
 /* ---- connection.c ---- */
 

@@ -114,6 +114,7 @@ static void incoming_free(rle_incoming *in)
         rpc->serving--;
         if (in->waits) rpc->serving_waits--;
     }
+    in->peer->uses--;
     rpc->counters.live_incoming--;
     if (rpc->free_incoming_count >= POOL_MAX) {
         rle_free(in);
@@ -271,6 +272,7 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     in->rpc = rpc;
     in->conn = conn;
     in->peer = conn->peer;
+    in->peer->uses++;
     in->id = f->id;
     if (!service) in->number = ++conn->peer->calls_from; /* random streams hang on it */
     in->incarnation = conn->incarnation;

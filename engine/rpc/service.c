@@ -25,7 +25,9 @@ rle_status rle_service_open(rle_rpc *rpc, rle_service *service)
 
 rle_peer *rle_service_peer(rle_rpc *rpc, const char *name)
 {
-    return rle_peer_get(rpc, name);
+    rle_peer *peer = rle_peer_get(rpc, name);
+    if (peer) peer->kept = true;
+    return peer;
 }
 
 bool rle_service_connected(const rle_peer *peer)

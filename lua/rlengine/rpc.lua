@@ -324,9 +324,10 @@ function rpc.worker_info(name)
   end
 end
 
---- Every other worker met so far, by name: {name, incarnation, connected, reconnecting, left, pid,
--- address, silent (seconds), doing (what keeps it, as it said when it last answered a ping: "in
--- step 217 of its environment"), calls_to, calls_from, references, bytes_in, bytes_out}.
+--- Every other worker met, of those that are gone the last 1,024, by name: {name, incarnation,
+-- connected, reconnecting, left, pid, address, silent (seconds), doing (what keeps it, as it said
+-- when it last answered a ping: "in step 217 of its environment"), calls_to, calls_from,
+-- references, bytes_in, bytes_out}.
 function rpc.workers()
   local list = c.workers()
   table.sort(list, function(a, b) return a.name < b.name end)
