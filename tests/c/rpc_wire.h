@@ -144,6 +144,13 @@ static inline void wire_place(rle_rpc *rpc)
     }
 }
 
+/* What the loop calls when there is something to read. */
+static inline void wire_readable(wire *w)
+{
+    rle_watch *watch = w->conn->read_watch;
+    watch->ready(w->conn->transport.fd, EV_READ, watch->arg);
+}
+
 /* Everything that is there to be read is read, as often as libevent would say so. */
 static inline void wire_feed(wire *w, const uint8_t *bytes, size_t n)
 {
@@ -155,8 +162,7 @@ static inline void wire_feed(wire *w, const uint8_t *bytes, size_t n)
         if (w->conn->placing) wire_place(w->rpc);
         if (!w->conn) break;
         w->rpc->loop.before_turn(w->rpc);
-        rle_watch *watch = w->conn->read_watch;
-        watch->ready(w->conn->transport.fd, EV_READ, watch->arg);
+        wire_readable(w);
     }
     w->in = NULL;
     w->size = w->at = 0;

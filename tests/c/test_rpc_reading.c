@@ -11,13 +11,6 @@
 /* ODD lies in one read: a message in tiny pieces, all but the last of its bytes. */
 enum { LONG = 8 << 20, ODD = 40000, PIECE = 200, ODD_READ = 30000 };
 
-static void readable(wire *w)
-{
-    struct event *event = w->conn->read_watch;
-    event_get_callback(event)(w->conn->transport.fd, EV_READ,
-                              event_get_callback_arg(event));
-}
-
 static void next_turn(rle_rpc *rpc)
 {
     rpc->loop.before_turn(rpc);
@@ -60,23 +53,23 @@ static void who_sends_nothing_long_any_more_is_not_waited_for(void **state)
 
     /* Its tensor waits for memory, and the other one uses up this turn. */
     next_turn(rpc);
-    readable(odd);
+    wire_readable(odd);
     assert_true(odd->conn->placing);
     assert_true(rle_conn_receives_long(odd->conn));
-    for (int i = 0; i < 10 && rpc->long_read < RLE_READ_LONG; i++) readable(other);
+    for (int i = 0; i < 10 && rpc->long_read < RLE_READ_LONG; i++) wire_readable(other);
     assert_true(rpc->long_read >= RLE_READ_LONG);
-    readable(odd);
+    wire_readable(odd);
     assert_true(odd->conn->late);
     wire_place(rpc);
     assert_false(rle_conn_receives_long(odd->conn));
 
     /* From now on the other one is read in every turn. */
     next_turn(rpc);
-    readable(other);
+    wire_readable(other);
     for (int i = 0; i < 8; i++) {
         uint64_t before = other->conn->bytes_in;
         next_turn(rpc);
-        readable(other);
+        wire_readable(other);
         assert_true(other->conn->bytes_in > before);
     }
     assert_false(odd->conn->late);
