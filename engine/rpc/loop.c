@@ -24,6 +24,8 @@ enum {
     GUARD_PATIENCE_MS = 100, /* the owner's absence until the guard takes over */
     GUARD_RETRY_MS = 5,      /* until it tries again after it had to give way */
     OTHERS_RAN = 8000,       /* ns between two looks: others wanted the processor */
+    AT_ONCE = 8,             /* first looks for nothing until waits do without them */
+    FIRST_LOOKS = 16,        /* then every so many waits try one */
     MISSES_MAX = 6,          /* of looking before sleeping: 2^6 - 1 waits then sleep at once */
     HEAP_MIN = 64
 };
@@ -268,7 +270,13 @@ static bool came_soon(rle_evloop *l)
         l->asleep--;
         return false;
     }
-    bool came = look(l);
+    /* Who is asked by many often finds something at once. Who waits for an answer never does,
+     * and had better begin with giving the processor to who makes it. */
+    bool came = (l->at_once || l->waits++ % FIRST_LOOKS == 0) && look(l);
+    if (came)
+        l->at_once = AT_ONCE;
+    else if (l->at_once)
+        l->at_once--;
     int64_t now = came ? 0 : rle_now(), end = now + l->busy_poll, before = now;
     while (!came && now < end && now - before < OTHERS_RAN) {
         before = now;

@@ -63,6 +63,8 @@ typedef struct rle_evloop {
     /* Looking again before sleeping; see rle_evloop_turn. Of the owner. */
     int64_t busy_poll;  /* so long, nanoseconds; <= 0: not at all */
     uint64_t told;      /* how often a watch told something, to whoever */
+    unsigned at_once;   /* > 0: the first look has paid lately */
+    unsigned waits;     /* that began without one */
     unsigned misses;    /* how often in a row nothing came; bounded */
     unsigned asleep;    /* so many waits sleep at once before the next look */
     uint64_t poll_hits; /* waits that ended while looking */
