@@ -69,7 +69,7 @@ run_one() {
   mkdir -p "$build/corpus/$target" "$build/seeds/$target"
   local limit=4096
   case $target in frames) limit=65536 ;; esac
-  if "$build/fuzz_$target" -seed="$seed" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
+  if "$build/fuzz_$target" -seed="$seed" -max_total_time="$seconds" -timeout=30 -rss_limit_mb=1024 \
     -max_len=$limit -print_final_stats=1 -artifact_prefix="$build/found/$target-" \
     "$build/corpus/$target" "$build/seeds/$target" >"$log" 2>&1; then
     awk -v target="$target" '/stat::number_of_executed_units/ { n = $2 }
