@@ -7,6 +7,10 @@
  * random factor: many workers that lost the same one do not come back at the same moment.
  * Whatever connection the worker comes back over ends the search.
  *
+ * A worker that starts again may have another address under the same name. So a name is
+ * looked up for each attempt; while that takes long, or fails, the address of before is
+ * tried.
+ *
  * The first pause is short only for a worker that stayed for a while. So a connection
  * that breaks as soon as it stands is not made ten times a second. */
 #include <stdio.h>
@@ -14,6 +18,7 @@
 
 #include "base/context.h"
 #include "base/log.h"
+#include "rpc/lookup.h"
 #include "rpc/rpc_internal.h"
 
 #define FIRST_PAUSE (RLE_SECONDS / 10)
@@ -25,6 +30,9 @@ struct rle_link {
     rle_link *next; /* in rpc->links */
     rle_peer *peer; /* NULL until the connection stands */
     rle_address address;
+    bool named;         /* its host is a name */
+    rle_lookup *lookup; /* of it, or NULL */
+    bool awaits;        /* the attempt waits for that */
     rle_timer timer; /* of the next attempt, or of the end of the search */
     int64_t since;   /* when the search began; 0: there is none */
     int64_t joined;  /* when the worker came last */
@@ -64,6 +72,9 @@ static int64_t end_of_search(const rle_link *l)
 static void end_search(rle_link *l)
 {
     l->since = 0;
+    l->awaits = false;
+    rle_lookup_end(l->lookup);
+    l->lookup = NULL;
     rle_timer_disarm(&l->rpc->loop, &l->timer);
 }
 
@@ -123,6 +134,45 @@ static void plan(rle_link *l)
     set_timer(l, at);
 }
 
+/* Take the address that was found, if there is one and we may go there. */
+static void look_there(rle_link *l)
+{
+    rle_found found;
+    if (!l->lookup || !rle_lookup_done(l->lookup)) return;
+    if (rle_lookup_found(l->lookup, &found) == RLE_OK) {
+        const rle_address *to = &found.at[(unsigned)l->attempt % found.count];
+        bool tls = rle_tls_covers(l->rpc->tls, to) || l->rpc->o.insecure_network;
+        if (rle_address_allowed(to, tls, "connect to") == RLE_OK) l->address = *to;
+    }
+    rle_lookup_end(l->lookup);
+    l->lookup = NULL;
+}
+
+static void connect_now(rle_link *l)
+{
+    l->awaits = false;
+    /* Until it is decided, only the end of the search is waited for. */
+    set_timer(l, end_of_search(l));
+    if (!l->since) return;
+    look_there(l);
+    l->peer->tried = RLE_REF_ADDRESSES; /* of this one alone */
+    if (rle_connect_begin(l->rpc, &l->address, NULL, l->peer, NULL) != RLE_OK)
+        rle_link_missed(l->peer, rle_message());
+}
+
+static void looked_up(void *self)
+{
+    rle_link *l = self;
+    if (l->awaits && !l->peer->opening) connect_now(l);
+}
+
+static in_port_t port_of(const rle_address *at)
+{
+    return at->sa.ss_family == AF_INET
+               ? ((const struct sockaddr_in *)&at->sa)->sin_port
+               : ((const struct sockaddr_in6 *)&at->sa)->sin6_port;
+}
+
 static void attempt(rle_timer *t)
 {
     rle_link *l = (rle_link *)((char *)t - offsetof(rle_link, timer));
@@ -131,16 +181,21 @@ static void attempt(rle_timer *t)
         give_up_in_time(l);
         return;
     }
-    /* Until it is decided, only the end of the search is waited for. */
     set_timer(l, end_of_search(l));
     if (!l->since || peer->opening) return;
     if (l->untold)
         rle_log(RLE_LOG_INFO, "reconnecting to \"%s\" (attempt %d)", peer->name,
                 l->attempt);
     l->untold = false;
-    peer->tried = RLE_REF_ADDRESSES; /* of this one alone */
-    if (rle_connect_begin(l->rpc, &l->address, NULL, peer, NULL) != RLE_OK)
-        rle_link_missed(peer, rle_message());
+    if (l->named && !l->lookup &&
+        rle_lookup_begin(&l->rpc->loop, l->address.host, port_of(&l->address), looked_up,
+                         l, &l->lookup) == RLE_OK &&
+        !rle_lookup_done(l->lookup)) {
+        l->awaits = true;
+        set_timer(l, rle_now() + RLE_LOOKUP_PATIENCE);
+        return;
+    }
+    connect_now(l);
 }
 
 void rle_link_lost(rle_peer *peer, bool replaced)
@@ -215,6 +270,7 @@ rle_link *rle_link_new(rle_rpc *rpc, const rle_address *to, rle_status *s)
     }
     l->rpc = rpc;
     l->address = *to;
+    l->named = rle_host_is_name(to->host);
     l->timer.fire = attempt;
     l->pause = FIRST_PAUSE;
     return l;
@@ -240,6 +296,7 @@ void rle_link_attach(rle_link *l, rle_peer *peer)
 void rle_link_free(rle_link *l)
 {
     if (!l) return;
+    rle_lookup_end(l->lookup);
     if (l->peer) {
         rle_link **at = &l->rpc->links;
         while (*at != l) at = &(*at)->next;

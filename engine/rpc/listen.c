@@ -1,18 +1,22 @@
 /* listen.c - listening for workers, and connecting to them. */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/context.h"
 #include "base/log.h"
+#include "rpc/lookup.h"
 #include "rpc/rpc_internal.h"
 
 enum { ACCEPTS_A_TURN = 16 };
 #define ACCEPT_PAUSE (RLE_SECONDS / 10)
 /* The time an attempt to connect has at least, however late it begins. */
 #define LAST_ATTEMPT (RLE_SECONDS / 2)
+#define FIRST_LOOKUP_PAUSE (RLE_SECONDS / 10)
+#define LOOKUP_PAUSE RLE_SECONDS
 
 /* ---- listening ---- */
 
@@ -340,20 +344,88 @@ static bool pause_between(rle_rpc *rpc, int64_t pause)
     return armed && !rle_interrupted;
 }
 
-/* Where to connect to: of a name with several addresses the one of that number, and
- * whether it may be. */
-static rle_status aim(rle_rpc *rpc, const char *text, unsigned number, rle_address *to,
-                      unsigned *count)
+/* ---- where to ---- */
+
+typedef struct target {
+    const char *shown; /* as it was written */
+    char host[RLE_ADDRESS_MAX], service[8];
+    bool named;      /* the host is a name, which may lead elsewhere a moment later */
+    rle_found found; /* at least one */
+} target;
+
+/* Look the name up, and wait for that. On failure the target stays as it was. */
+static rle_status look_up(rle_rpc *rpc, target *t, int64_t until)
 {
-    RLE_TRY(rle_address_find(text, number, to, count));
+    rle_timer timer = {.fire = wake_up};
+    rle_lookup *l = NULL;
+    rle_found found;
+    rle_rpc_enter(rpc);
+    rle_status s = rle_lookup_begin(&rpc->loop, t->host,
+                                    htons((in_port_t)atoi(t->service)), NULL, NULL, &l);
+    if (s == RLE_OK) s = rle_timer_arm(&rpc->loop, &timer, until);
+    while (s == RLE_OK && !rle_lookup_done(l) && timer.place && !rle_interrupted)
+        rle_evloop_turn(&rpc->loop, true);
+    if (s == RLE_OK) s = rle_lookup_found(l, &found);
+    if (s != RLE_OK && rle_interrupted) s = RLE_CANCELLED;
+    rle_timer_disarm(&rpc->loop, &timer);
+    rle_lookup_end(l);
+    rle_rpc_leave(rpc);
+    if (s == RLE_OK) t->found = found;
+    return s;
+}
+
+/* The name may be made together with what listens there: until `end` it is looked up
+ * again. That somebody waits for it is said at once, for it may be misspelt. */
+static rle_status wait_for_name(rle_rpc *rpc, target *t, int64_t end, int64_t timeout)
+{
+    double seconds = (double)timeout / RLE_SECONDS;
+    int64_t pause = FIRST_LOOKUP_PAUSE;
+    for (bool told = false;; told = true) {
+        int64_t now = rle_now();
+        rle_status s =
+            look_up(rpc, t, end - now > LAST_ATTEMPT ? end : now + LAST_ATTEMPT);
+        if (s == RLE_CANCELLED) return rle_fail(s, "interrupted");
+        if (s != RLE_UNAVAILABLE) return s;
+        int64_t left = end - rle_now();
+        if (!told && left > 0)
+            rle_log(RLE_LOG_WARN, "%s; trying again for %.1f s", rle_message(), seconds);
+        char why[512];
+        snprintf(why, sizeof why, "%s", rle_message());
+        bool again = left > 0 && pause_between(rpc, pause < left ? pause : left);
+        if (rle_interrupted) return rle_fail(RLE_CANCELLED, "interrupted");
+        if (!again)
+            return rle_fail(RLE_UNAVAILABLE,
+                            "no worker at %s for %.1f s: %s; check how it is spelt, "
+                            "/etc/hosts and the name server",
+                            t->shown, seconds, why);
+        if (pause < LOOKUP_PAUSE / 2) pause *= 2;
+    }
+}
+
+static rle_status find_target(rle_rpc *rpc, const char *text, int64_t end,
+                              int64_t timeout, target *t)
+{
+    t->shown = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text;
+    RLE_TRY(rle_address_split(text, &t->found.at[0], t->host, t->service));
+    t->found.count = 1;
+    t->named = rle_host_is_name(t->host);
+    if (t->named) return wait_for_name(rpc, t, end, timeout);
+    return rle_address_parse(text, &t->found.at[0]);
+}
+
+/* Of a target with several addresses the one of that number, if we may go there. */
+static rle_status aim(rle_rpc *rpc, const target *t, unsigned number, rle_address *out)
+{
+    const rle_address *to = &t->found.at[number % t->found.count];
     bool tls = rle_tls_covers(rpc->tls, to);
     RLE_TRY(rle_address_allowed(to, tls || rpc->o.insecure_network, "connect to"));
-    if (!to->is_loopback && !tls && number < *count)
+    if (!to->is_loopback && !tls && number < t->found.count)
         rle_log(
             RLE_LOG_WARN,
             "connecting to %s without tls: whoever can read this network can read and "
             "change what is sent",
             to->shown);
+    *out = *to;
     return RLE_OK;
 }
 
@@ -374,10 +446,12 @@ static rle_status explain(rle_status s, const rle_connect_result *last,
 
 rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_peer **out)
 {
-    rle_address to;
-    unsigned count, number = 0;
-    RLE_TRY(aim(rpc, text, 0, &to, &count));
     int64_t end = rle_now() + timeout, pause = RLE_SECONDS / 500;
+    target at;
+    RLE_TRY(find_target(rpc, text, end, timeout, &at));
+    rle_address to;
+    unsigned number = 0;
+    RLE_TRY(aim(rpc, &at, 0, &to));
     rle_status s;
     rle_link *link = rle_link_new(rpc, &to, &s);
     RLE_TRY(s);
@@ -395,14 +469,17 @@ rle_status rle_rpc_connect(rle_rpc *rpc, const char *text, int64_t timeout, rle_
         if (result.lasting || rle_now() + pause >= end) break;
         /* A name may have an address of each kind, and the worker listens at one of them.
          */
-        if (count > 1 && aim(rpc, text, ++number, &to, &count) != RLE_OK) break;
-        rle_link_aim(link, &to);
-        if (number % count) continue;
-        if (!pause_between(rpc, pause)) {
-            if (rle_interrupted) s = RLE_CANCELLED;
-            break;
+        if (++number % at.found.count == 0) {
+            if (!pause_between(rpc, pause)) {
+                if (rle_interrupted) s = RLE_CANCELLED;
+                break;
+            }
+            if (pause < RLE_SECONDS / 5) pause *= 2;
+            /* What comes up there may have got another address. */
+            if (at.named) look_up(rpc, &at, rle_now() + RLE_LOOKUP_PATIENCE);
         }
-        if (pause < RLE_SECONDS / 5) pause *= 2;
+        if (aim(rpc, &at, number, &to) != RLE_OK) break;
+        rle_link_aim(link, &to);
     }
     if (s != RLE_OK) {
         rle_link_free(link);

@@ -71,13 +71,13 @@ void rle_rpc_free(rle_rpc *rpc);
  * address with its real port. */
 rle_status rle_rpc_listen(rle_rpc *rpc, const char *address, char *bound);
 
-/* Connect and shake hands. What may pass by itself is tried again until `timeout` has
- * passed (the last attempt has half a second, however late it begins); then UNAVAILABLE.
- * From then on the worker is looked for whenever its connection is lost without a
- * goodbye, for options.reconnect_for; calls to it are held meanwhile (rle_peer_link).
- * At once: UNAUTHENTICATED, ALREADY_EXISTS, UNIMPLEMENTED with what the other side says;
- * FAILED_PRECONDITION when it is no worker, or has TLS and we do not, or the other way
- * round; CANCELLED when interrupted. */
+/* Connect and shake hands. What may pass by itself, a host's name that does not resolve
+ * included, is tried again until `timeout` has passed (the last attempt has half a
+ * second, however late it begins); then UNAVAILABLE. From then on the worker is looked
+ * for whenever its connection is lost without a goodbye, for options.reconnect_for; calls
+ * to it are held meanwhile (rle_peer_link). At once: UNAUTHENTICATED, ALREADY_EXISTS,
+ * UNIMPLEMENTED with what the other side says; FAILED_PRECONDITION when it is no worker,
+ * or has TLS and we do not, or the other way round; CANCELLED when interrupted. */
 rle_status rle_rpc_connect(rle_rpc *rpc, const char *address, int64_t timeout,
                            rle_peer **peer);
 

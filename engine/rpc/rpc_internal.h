@@ -10,6 +10,7 @@
  *   owner.c       whose process is at the other end (owner_table.c: a slower way)
  *   repeats.c     lines of the log about workers that come and go
  *   listen.c      listening and connecting
+ *   lookup.c      names of hosts (lookup.h)
  *   link.c        connections we made, looked for again when they are lost
  *   replace.c     a name that is taken: is its connection alive?
  *   lost.c        what the loss of a connection means for calls and references

@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stddef.h>
@@ -101,56 +100,33 @@ static rle_status parse_unix(const char *text, const char *path, rle_address *ou
     return RLE_OK;
 }
 
-rle_status rle_address_parse(const char *text, rle_address *out)
+rle_status rle_address_split(const char *text, rle_address *out,
+                             char host[RLE_ADDRESS_MAX], char service[8])
 {
-    unsigned count;
-    return rle_address_find(text, 0, out, &count);
-}
-
-rle_status rle_address_find(const char *text, unsigned number, rle_address *out,
-                            unsigned *count)
-{
-    *count = 1;
+    host[0] = 0;
     if (strncmp(text, "unix:", 5) == 0) return parse_unix(text, text + 5, out);
     const char *rest = strncmp(text, "tcp://", 6) == 0 ? text + 6 : text;
     if (strstr(rest, "://")) return bad_address(text, "unknown kind");
     const char *colon = strrchr(rest, ':');
     if (!colon) return bad_address(text, "the port is missing");
-    char host[RLE_ADDRESS_MAX];
     size_t n = (size_t)(colon - rest);
     if (n == 0) return bad_address(text, "the host is missing");
-    if (n >= sizeof host) return bad_address(text, "the host's name is too long");
-    if (rest[0] == '[') {
-        if (rest[n - 1] != ']') return bad_address(text, "the bracket is not closed");
-        memcpy(host, rest + 1, n - 2);
-        host[n - 2] = 0;
-    } else {
-        if (memchr(rest, ':', n)) return bad_address(text, "an IPv6 address needs brackets");
-        memcpy(host, rest, n);
-        host[n] = 0;
-    }
+    if (n >= RLE_ADDRESS_MAX) return bad_address(text, "the host's name is too long");
     char *end;
     long port = strtol(colon + 1, &end, 10);
     if (end == colon + 1 || *end || port < 0 || port > 65535)
         return bad_address(text, "the port is no number from 0 to 65535");
-    char service[8];
-    snprintf(service, sizeof service, "%ld", port);
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM,
-                             .ai_flags = AI_NUMERICSERV};
-    struct addrinfo *found = NULL;
-    int rc = getaddrinfo(host, service, &hints, &found);
-    if (rc != 0) {
-        char why[160];
-        snprintf(why, sizeof why, "unknown host (%s)", gai_strerror(rc));
-        return bad_address(text, why);
+    if (rest[0] == '[') {
+        if (rest[n - 1] != ']') return bad_address(text, "the bracket is not closed");
+        rest++;
+        n -= 2;
+        if (n == 0) return bad_address(text, "the host is missing");
+    } else if (memchr(rest, ':', n)) {
+        return bad_address(text, "an IPv6 address needs brackets");
     }
-    const struct addrinfo *at = found;
-    *count = 0;
-    for (const struct addrinfo *each = found; each; each = each->ai_next) ++*count;
-    for (number %= *count; number; number--) at = at->ai_next;
-    rle_address_from_sockaddr(at->ai_addr, at->ai_addrlen, out);
-    memcpy(out->host, host, strlen(host) + 1);
-    freeaddrinfo(found);
+    memcpy(host, rest, n);
+    host[n] = 0;
+    snprintf(service, 8, "%ld", port);
     return RLE_OK;
 }
 

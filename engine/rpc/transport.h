@@ -59,13 +59,16 @@ typedef struct rle_address {
     socklen_t len;
 } rle_address;
 
-/* "unix:/path", "tcp://host:port", "host:port"; IPv6 in brackets. Host names are looked up.
- * INVALID_ARGUMENT with what is wrong. */
+/* "unix:/path", "tcp://host:port", "host:port"; IPv6 in brackets. Host names are looked
+ * up (lookup.h tells how not to wait for that). INVALID_ARGUMENT with what is wrong. */
 rle_status rle_address_parse(const char *text, rle_address *out);
 /* The same of a host's name with several addresses: that of the number, which begins
  * again behind the last one. *count: how many there are. */
 rle_status rle_address_find(const char *text, unsigned number, rle_address *out,
                             unsigned *count);
+/* Without looking up: host and port of it; of a Unix socket *out, and "" for the host. */
+rle_status rle_address_split(const char *text, rle_address *out,
+                             char host[RLE_ADDRESS_MAX], char service[8]);
 void rle_address_from_sockaddr(const struct sockaddr *sa, socklen_t len, rle_address *out);
 
 /* A listening socket. A Unix socket needs a folder nobody else can enter (made with mode

@@ -251,7 +251,8 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
 {
     int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
     *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
-    if (strcmp(host, "two.test") != 0) return real(host, service, hints, out);
+    if (strcmp(host, "two.test") != 0 || hints->ai_flags & AI_NUMERICHOST)
+        return real(host, service, hints, out);
     struct addrinfo *second = NULL;
     if (real("127.0.0.1", service, hints, &second) ||
         real("127.0.0.2", service, hints, out))
