@@ -291,6 +291,10 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
     conn->incoming = in;
     conn->incoming_count++;
     if (!nested) conn->incoming_counted++;
+    if (f->code == RLE_CANCELLED) { /* while the rest of it was on its way */
+        rle_incoming_abandon(in);
+        return;
+    }
     if (service) {
         rle_service_arrived(in);
         return;
@@ -333,6 +337,9 @@ void rle_incoming_cancel(rle_conn *conn, uint64_t id)
             rle_incoming_abandon(in);
         return;
     }
+    /* It may still be on its way; see rle_incoming_new. */
+    for (rle_in_message *m = conn->partial; m; m = m->next)
+        if (m->head.id == id && m->head.type == RLE_FRAME_CALL) m->head.code = RLE_CANCELLED;
 }
 
 void rle_incoming_orphan(rle_incoming *in)
