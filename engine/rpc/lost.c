@@ -27,25 +27,30 @@ void rle_peer_lost(rle_conn *conn, const char *reason, bool quiet)
     {
         rle_future *f = slot->v.pointer;
         f->conn = NULL;
+        rle_outcome outcome = f->sent ? RLE_OUTCOME_UNKNOWN : RLE_OUTCOME_NOT_EXECUTED;
         if (conn->ending == RLE_ENDING_SAID)
-            rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
-                            "session ended by \"%s\"%s", peer->name,
+            rle_future_fail(f, RLE_UNAVAILABLE, outcome, "session ended by \"%s\"%s", peer->name,
                             sought ? "; reconnecting" : "");
+        else if (clogged)
+            rle_future_fail(f, RLE_RESOURCE_EXHAUSTED, outcome,
+                            "worker \"%s\" is not reading: %s", peer->name, clogged);
+        else if (!f->sent)
+            rle_future_fail(
+                f, RLE_UNAVAILABLE, outcome,
+                "worker \"%s\" disconnected before \"%s\" was sent (outcome: not executed)",
+                peer->name, f->method);
         else if (conn->ending == RLE_ENDING_REPLACED)
             rle_future_fail(
-                f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
+                f, RLE_UNAVAILABLE, outcome,
                 "worker \"%s\" was replaced while \"%s\" was running (outcome: "
                 "unknown)",
                 peer->name, f->method);
         else if (silent)
-            rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
+            rle_future_fail(f, RLE_UNAVAILABLE, outcome,
                             "worker \"%s\" %s (outcome: unknown)", peer->name, reason);
-        else if (clogged)
-            rle_future_fail(f, RLE_RESOURCE_EXHAUSTED, RLE_OUTCOME_UNKNOWN,
-                            "worker \"%s\" is not reading: %s", peer->name, clogged);
         else
             rle_future_fail(
-                f, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
+                f, RLE_UNAVAILABLE, outcome,
                 "worker \"%s\" disconnected while \"%s\" was running (outcome: "
                 "unknown)",
                 peer->name, f->method);

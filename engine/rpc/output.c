@@ -165,6 +165,10 @@ void rle_conn_drop_output(rle_conn *conn)
     while (conn->long_first) {
         rle_out_message *m = conn->long_first;
         conn->long_first = m->next;
+        rle_map_slot *call = m->sent || m->head.type != RLE_FRAME_CALL
+                                 ? NULL
+                                 : rle_map_get(&conn->calls, m->head.id);
+        if (call) ((rle_future *)call->v.pointer)->sent = false;
         rle_out_message_free(m);
     }
     conn->long_last = &conn->long_first;

@@ -278,7 +278,8 @@ struct rle_future {
     rle_future *live_next, **live_at; /* in rpc->live */
     int refs;
     rle_future_state state;
-    bool local, nested, looked_at, sent, holds_refs;
+    bool local, nested, looked_at, holds_refs;
+    bool sent; /* some of it, or it waits in order among what goes out */
     rle_peer *peer;
     rle_conn *conn; /* while sent and open */
     uint64_t id;

@@ -226,6 +226,28 @@ static void a_question_for_weights_is_taken_back(void **state)
     free_pair(&p);
 }
 
+/* The connection goes: what was not begun has not run, whatever became of the rest. */
+static void what_was_not_begun_is_known_not_to_have_run(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    rle_future *f[] = {put(p.b, p.to_a, "first"), put(p.b, p.to_a, "second"),
+                       call(p.b, p.to_a, "small", 1)};
+    for (int i = 0; i < 2; i++) turn(p.a, p.b);
+    rle_rpc_free(p.a); /* no goodbye */
+    for (int i = 0; i < 10; i++) turn(NULL, p.b);
+    rle_wire_error err;
+    assert_string_equal(error_of(f[0], &err), "worker \"a\" disconnected while \"first\" was "
+                                              "running (outcome: unknown)");
+    assert_int_equal(err.outcome, RLE_OUTCOME_UNKNOWN);
+    assert_not_executed(f[1], RLE_UNAVAILABLE, "worker \"a\" disconnected before \"second\" was "
+                                               "sent (outcome: not executed)");
+    assert_not_executed(f[2], RLE_UNAVAILABLE, "worker \"a\" disconnected before \"small\" was "
+                                               "sent (outcome: not executed)");
+    for (int i = 0; i < 3; i++) rle_future_release(p.b, f[i]);
+    rle_rpc_free(p.b);
+}
+
 /* In any order, and again and again: nothing is left of them. */
 static void at_random_nothing_is_left(void **state)
 {
@@ -283,6 +305,7 @@ int main(void)
         TEST(whose_time_is_over_is_never_sent),
         TEST(its_credit_goes_to_who_waits_for_one),
         TEST(a_question_for_weights_is_taken_back),
+        TEST(what_was_not_begun_is_known_not_to_have_run),
         TEST(at_random_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
