@@ -11,7 +11,7 @@ target_link_libraries(rle_threaded PUBLIC
   $<TARGET_PROPERTY:rlengine_static,INTERFACE_LINK_LIBRARIES>)
 add_custom_target(tsan)
 foreach(name test_rpc_guard test_rpc_calls test_rpc_batch test_rpc_long test_rpc_link test_rpc_replace
-    test_rpc_threads test_rpc_poll test_rpc_copy)
+    test_rpc_threads test_rpc_poll test_rpc_copy test_rpc_names)
   add_executable(${name} ${PROJECT_SOURCE_DIR}/tests/c/${name}.c)
   target_link_libraries(${name} PRIVATE rle_flags rle_threaded PkgConfig::CMOCKA)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)

@@ -11,10 +11,10 @@
 
 /* ---- a resolver ---- */
 
-/* What *.test leads to. The addresses are changed while nobody looks them up. */
-static const char *leads_to;
+/* What *.test leads to. */
+static const char *_Atomic leads_to;
 static _Atomic int fails; /* so often; then it resolves */
-static int fails_with;
+static _Atomic int fails_with;
 static _Atomic bool held; /* no answer until it is let go */
 static _Atomic int asked;
 
