@@ -1,4 +1,4 @@
-/* agree.c - whether all ranks mean the same group, and are still in it.
+/* agree.c - whether all ranks mean the same group, are still in it, and call the same.
  *
  * Whoever makes a group tells the others of whom it is, when they are connected; so each
  * of two hears of the other, or finds what it has told. If they do not give the same
@@ -178,4 +178,33 @@ void rle_comm_round_closed(rle_comm_round *round)
                         "collective%s",
                         round->title, r, rle_peer_name(g->member[r].peer), after,
                         after == 1 ? "" : "s");
+}
+
+void rle_comm_round_compare(rle_comm_round *round, int rank, const char *title,
+                            size_t title_len, const char *spec, size_t spec_len)
+{
+    const rle_comm_group *g = round->group;
+    if (round->first < 0) {
+        round->first = rank;
+        snprintf(round->title, sizeof round->title, "%.*s", (int)title_len, title);
+        snprintf(round->spec, sizeof round->spec, "%.*s", (int)spec_len, spec);
+        return;
+    }
+    if (strlen(round->title) == title_len &&
+        memcmp(round->title, title, title_len) == 0 && strlen(round->spec) == spec_len &&
+        memcmp(round->spec, spec, spec_len) == 0)
+        return;
+    bool before = round->first < rank;
+    int a = before ? round->first : rank, b = before ? rank : round->first;
+    char theirs[RLE_COMM_TITLE + RLE_COMM_SPEC], ours[RLE_COMM_TITLE + RLE_COMM_SPEC];
+    snprintf(theirs, sizeof theirs, "%.*s %.*s", (int)title_len, title, (int)spec_len,
+             spec);
+    snprintf(ours, sizeof ours, "%s %s", round->title, round->spec);
+    rle_comm_round_fail(
+        round, false, RLE_INVALID_ARGUMENT,
+        "collective %llu of the group is not the same everywhere: rank %d "
+        "(worker \"%s\") calls %s, rank %d (worker \"%s\") calls %s",
+        (unsigned long long)round->number, a, rle_peer_name(g->member[a].peer),
+        before ? ours : theirs, b, rle_peer_name(g->member[b].peer),
+        before ? theirs : ours);
 }

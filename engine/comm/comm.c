@@ -20,7 +20,10 @@ struct rle_comm_work {
     int ranks, rank;
     bool keep; /* the result is not this rank's to have */
     bool let_go;
+    bool lends;        /* the tensor is sent from where it is */
+    bool moved;        /* the tensor has the block's memory, and the block its own */
     rle_tensor *block; /* NULL: there are no bytes */
+    rle_tensor *own;   /* room for our parts, where they are not sent from the block */
     rle_tensor **tensors;
     int count;
 };
@@ -168,6 +171,7 @@ static void free_work(rle_comm_work *w)
 {
     for (int i = 0; i < w->count; i++) rle_tensor_release(w->tensors[i]);
     rle_tensor_release(w->block);
+    rle_tensor_release(w->own);
     *w->at = w->next;
     if (w->next) w->next->at = w->at;
     w->comm->work_count--;
@@ -186,9 +190,22 @@ static void sweep(rle_comm *comm)
     }
 }
 
+/* Its tensor is about to be the caller's again, and may still be read for a while: it
+ * gets the block's memory, with what is in it. The block has no other use by then. */
+static void keep_what_is_sent(rle_comm_work *w)
+{
+    if (w->moved || !rle_tensor_may_move(w->tensors[0])) return;
+    w->moved = true;
+    rle_tensor_exchange(w->tensors[0], w->block);
+    memcpy(w->tensors[0]->a.data, w->block->a.data, bytes_of(w->tensors[0]));
+}
+
 void rle_comm_work_free(rle_comm_work *w)
 {
     w->let_go = true;
+    if (!w->lends || !w->task || w->ops->idle(w->task)) return;
+    w->ops->let_go(w->task);
+    keep_what_is_sent(w);
 }
 
 void rle_comm_works_close(rle_comm *comm)
@@ -241,9 +258,22 @@ static rle_status new_work(rle_comm_group *g, const rle_comm_call *call,
 
 /* ---- bytes ---- */
 
+enum { LARGE = 256 << 10 }; /* to copy less is not worth the room for our parts */
 static uint8_t none; /* where those of a collective without any are: NULL + 0 is undefined */
 
-static rle_status load(rle_comm_work *w, rle_collective *c)
+/* A single large one of which nothing else knows where it is: it is sent from there. */
+static rle_status lend(const rle_comm_group *g, rle_comm_work *w, rle_collective *c)
+{
+    int64_t own = (int64_t)g->ops->own_size(g, c);
+    w->lends = true;
+    c->input = w->tensors[0]->a.data;
+    if (!own) return RLE_OK;
+    RLE_TRY(rle_tensor_new(rle_device_cpu(), RLE_U8, 1, &own, &w->own));
+    c->own = w->own->a.data;
+    return RLE_OK;
+}
+
+static rle_status load(const rle_comm_group *g, rle_comm_work *w, rle_collective *c)
 {
     bool gathers = c->kind == RLE_COMM_ALL_GATHER;
     int64_t all;
@@ -253,6 +283,9 @@ static rle_status load(rle_comm_work *w, rle_collective *c)
     if (!all) return RLE_OK;
     RLE_TRY(rle_tensor_new(rle_device_cpu(), RLE_U8, 1, &all, &w->block));
     c->data = w->block->a.data;
+    if (c->kind == RLE_COMM_ALL_REDUCE && w->ranks > 1 && all >= LARGE && w->count == 1 &&
+        rle_tensor_may_move(w->tensors[0]))
+        return lend(g, w, c);
     uint8_t *to = c->data + (gathers ? (size_t)w->rank * c->size : 0);
     if (c->kind == RLE_COMM_BROADCAST && c->root != w->rank) return RLE_OK;
     for (int i = 0; i < w->count; i++) {
@@ -279,8 +312,13 @@ static rle_status gather(const rle_comm_work *w, rle_tensor **out)
                                 w->block ? w->block->a.data : &none, out);
 }
 
-static rle_status store(const rle_comm_work *w)
+static rle_status store(rle_comm_work *w)
 {
+    if (w->lends && rle_tensor_may_move(w->tensors[0])) {
+        w->moved = true;
+        rle_tensor_exchange(w->tensors[0], w->block);
+        return RLE_OK;
+    }
     const uint8_t *from = w->block ? w->block->a.data : &none;
     for (int i = 0; i < w->count; i++) {
         size_t size = bytes_of(w->tensors[i]);
@@ -313,7 +351,7 @@ rle_status rle_comm_begin(rle_comm_group *g, const rle_comm_call *call,
     set_spec(&c, call);
     rle_comm_work *w = NULL;
     RLE_TRY(new_work(g, call, &w));
-    rle_status s = load(w, &c);
+    rle_status s = load(g, w, &c);
     if (s == RLE_OK) s = g->ops->begin(g, &c, &w->task);
     if (s != RLE_OK) {
         free_work(w);
@@ -333,7 +371,9 @@ rle_status rle_comm_finish(rle_comm_work *w, rle_tensor **gathered)
     if (!w->ops->over(w->task))
         return rle_fail(RLE_FAILED_PRECONDITION, "%s is not finished",
                         kind_names[w->kind]);
-    RLE_TRY(w->ops->outcome(w->task));
+    rle_status s = w->ops->outcome(w->task);
+    if (s != RLE_OK && w->lends && !w->ops->idle(w->task)) keep_what_is_sent(w);
+    if (s != RLE_OK) return s;
     if (w->kind == RLE_COMM_ALL_GATHER) return gather(w, gathered);
     return w->keep ? RLE_OK : store(w);
 }

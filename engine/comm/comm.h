@@ -4,9 +4,10 @@
  *
  * The tensors are copied into one block of host memory, the bytes are moved and added up
  * there, and only a result that is there as a whole is copied back: a collective that
- * fails leaves its tensors as they were. How the bytes move is a table of operations
- * (rle_comm_ops), of which comm_rpc.c fills one, over the remote calls that workers have
- * anyway.
+ * fails leaves its tensors as they were. A single large tensor of the CPU is sent from
+ * where it is, and in the end gets the block with the result in place of its memory. How
+ * the bytes move is a table of operations (rle_comm_ops), of which comm_rpc.c fills one,
+ * over the remote calls that workers have anyway.
  *
  * Sums are formed element by element in the order of the ranks: for rank 0's value, plus
  * rank 1's, and so on. So every rank has the same bits, they are those of a plain loop,
@@ -63,6 +64,12 @@ typedef struct rle_collective {
     /* They, and then the result. ALL_GATHER: those of all ranks, ours at our place. Has
      * to stay until the task is idle. */
     uint8_t *data;
+    /* What this rank contributes, where it is not in `data`; stays as long. Then `own`
+     * has room for the parts that are this rank's (rle_comm_own_size), from which the
+     * others get them: nothing is sent from `data`, it is the caller's as soon as all is
+     * over. */
+    const uint8_t *input;
+    uint8_t *own;
     char title[RLE_COMM_TITLE]; /* allreduce "grads": for messages */
     char spec[RLE_COMM_SPEC]; /* what has to be the same at every rank, besides the title
                                */
@@ -72,6 +79,8 @@ typedef struct rle_collective {
 
 typedef struct rle_comm_ops {
     const char *name;
+    /* Bytes of `own` of a sum at this rank. */
+    size_t (*own_size)(const rle_comm_group *g, const rle_collective *c);
     /* Begin to move them. RESOURCE_EXHAUSTED; all other failures are the task's. */
     rle_status (*begin)(rle_comm_group *g, const rle_collective *c, rle_comm_task **out);
     /* Done or failed when the task is over. Borrowed. */
@@ -79,6 +88,8 @@ typedef struct rle_comm_ops {
     bool (*over)(rle_comm_task *t);
     /* Of one that is over: RLE_OK, or what failed. */
     rle_status (*outcome)(rle_comm_task *t);
+    /* Nobody at this rank wants its result: its data is not written any more. */
+    void (*let_go)(rle_comm_task *t);
     /* It is over, and nothing reads its data any more. */
     bool (*idle)(rle_comm_task *t);
     /* Of one that is idle. */

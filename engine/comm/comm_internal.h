@@ -137,9 +137,9 @@ void rle_comm_works_close(rle_comm *comm);
 /* ---- reduce.c ---- */
 
 /* out = in[0] op in[1] op ..., `size` bytes of whole elements; `out` may be one of them.
- */
+ * The same into `copy`, unless it is NULL; that may be none. */
 void rle_comm_combine(rle_comm_op op, rle_dtype dtype, const uint8_t *const *in,
-                      int ranks, size_t size, uint8_t *out);
+                      int ranks, size_t size, uint8_t *out, uint8_t *copy);
 
 /* ---- comm_rpc.c, with the lock ---- */
 
@@ -173,6 +173,9 @@ void rle_comm_compare(rle_comm_group *g, int rank, const rle_comm_message *m);
 /* Nothing comes of it: every collective fails with these words. */
 void rle_comm_group_spoil(rle_comm_group *g, rle_status code, const char *why, size_t n);
 
+/* Does this rank call what the one that came first does? Else it fails. */
+void rle_comm_round_compare(rle_comm_round *round, int rank, const char *title,
+                            size_t title_len, const char *spec, size_t spec_len);
 /* If a member has closed the group before it, it fails. */
 void rle_comm_round_closed(rle_comm_round *round);
 
@@ -228,6 +231,7 @@ struct rle_comm_round {
     uint64_t number;
     bool entered; /* by this rank */
     bool done, settled;
+    bool dropped; /* its result: nothing is written into c.data */
     bool again; /* calls to workers that had not joined are to be made again */
     /* It has failed: why, and whether the others know. */
     rle_status code;
@@ -261,6 +265,9 @@ typedef struct rle_comm_piece {
 } rle_comm_piece;
 uint32_t rle_comm_count_parts(const rle_collective *c, int ranks);
 rle_comm_piece rle_comm_piece_of(const rle_comm_round *round, uint32_t part);
+/* Where in `own` a part of this rank's is; and how much room all of them take. */
+size_t rle_comm_own_at(const rle_comm_round *round, uint32_t part);
+size_t rle_comm_own_size(const rle_comm_group *g, const rle_collective *c);
 
 /* ---- round.c ---- */
 

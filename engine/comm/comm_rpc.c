@@ -402,6 +402,7 @@ static rle_status begin(rle_comm_group *g, const rle_collective *c, rle_comm_tas
     if (s == RLE_OK) {
         g->begun = number;
         round->c = *c;
+        if (!c->input) round->c.input = c->data;
         round->future = future;
         rle_comm_round_enter(round);
         /* There may have been no memory for it when it failed, before we came to it. */
@@ -434,6 +435,14 @@ static bool is_over(rle_comm_task *t)
     bool over = round_of(t)->done;
     rle_service_leave(rpc);
     return over;
+}
+
+static void let_go(rle_comm_task *t)
+{
+    rle_rpc *rpc = round_of(t)->comm->rpc;
+    rle_service_enter(rpc);
+    round_of(t)->dropped = true;
+    rle_service_leave(rpc);
 }
 
 static bool is_idle(rle_comm_task *t)
@@ -483,11 +492,13 @@ static void close_group(rle_comm_group *g)
 
 const rle_comm_ops rle_comm_over_rpc = {
     .name = "rpc",
+    .own_size = rle_comm_own_size,
     .begin = begin,
     .future = future_of,
     .over = is_over,
     .idle = is_idle,
     .outcome = outcome,
+    .let_go = let_go,
     .free_task = free_task,
     .free_group = close_group,
 };

@@ -87,7 +87,7 @@ static const void *aligned(const uint8_t *p, size_t n, size_t width, void *room)
 }
 
 void rle_comm_combine(rle_comm_op op, rle_dtype dtype, const uint8_t *const *in,
-                      int ranks, size_t size, uint8_t *out)
+                      int ranks, size_t size, uint8_t *out, uint8_t *copy)
 {
     _Alignas(64) uint8_t acc[BLOCK];
     _Alignas(64) uint8_t one[BLOCK];
@@ -96,7 +96,8 @@ void rle_comm_combine(rle_comm_op op, rle_dtype dtype, const uint8_t *const *in,
     for (size_t at = 0; at < size; at += BLOCK) {
         size_t n = size - at < BLOCK ? size - at : BLOCK;
         /* `out` is one of the inputs, which may come later than the second. */
-        void *to = ranks == 2 && (uintptr_t)(out + at) % width == 0 ? out + at : acc;
+        bool there = ranks == 2 && (uintptr_t)(out + at) % width == 0;
+        void *to = there ? out + at : acc;
         const void *a = aligned(in[0] + at, n, width, one);
         if (ranks == 1) memcpy(acc, a, n);
         for (int r = 1; r < ranks; r++) {
@@ -105,5 +106,6 @@ void rle_comm_combine(rle_comm_op op, rle_dtype dtype, const uint8_t *const *in,
         }
         if (op == RLE_COMM_MEAN) divide(dtype, to, n / width, ranks);
         if (to == acc) memcpy(out + at, acc, n);
+        if (copy) memcpy(copy + at, to, n);
     }
 }

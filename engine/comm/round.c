@@ -353,7 +353,7 @@ static rle_status take_answer(const rle_comm_round *round, const rle_comm_piece 
     if (size != p->get_size)
         return rle_fail(RLE_INTERNAL, "an answer of %zu bytes in place of %zu", size,
                         p->get_size);
-    if (size) memcpy(round->c.data + p->get, v.u.tensor.data, size);
+    if (size && !round->dropped) memcpy(round->c.data + p->get, v.u.tensor.data, size);
     return RLE_OK;
 }
 
@@ -411,7 +411,7 @@ static void next_calls(rle_comm_round *round, int owner)
         lane->open++;
         part->state = PART_OPEN;
         rle_future *f;
-        rle_status s = rle_comm_send(round, owner, part->number, round->c.data + p.put,
+        rle_status s = rle_comm_send(round, owner, part->number, round->c.input + p.put,
                                      p.put_size, call_over, part, &f);
         if (s != RLE_OK) {
             rle_comm_round_fail(round, false, s, "%s: %s", round->title, rle_message());
@@ -427,10 +427,11 @@ static void next_calls(rle_comm_round *round, int owner)
 /* ---- parts of our own ---- */
 
 /* Answer every call for this part. */
-static void answer(rle_comm_round *round, int64_t part, const rle_comm_piece *p)
+static void answer(rle_comm_round *round, uint32_t part, const rle_comm_piece *p)
 {
-    rle_encoder *e =
-        rle_comm_answer(round->comm, round, round->c.data + p->get, p->get_size);
+    const uint8_t *data = round->c.own ? round->c.own + rle_comm_own_at(round, part)
+                                       : round->c.data + p->get;
+    rle_encoder *e = rle_comm_answer(round->comm, round, data, p->get_size);
     for (rle_comm_held **at = &round->held; *at;) {
         rle_comm_held *h = *at;
         if (h->part != part) {
@@ -457,7 +458,7 @@ static void check_part(rle_comm_round *round, uint32_t number)
     for (const rle_comm_held *h = round->held; h; h = h->next) there += h->part == number;
     if (there < g->size - 1) return;
     const uint8_t *in[RLE_COMM_MAX_RANKS];
-    in[g->rank] = round->c.data + p.put;
+    in[g->rank] = round->c.input + p.put;
     for (const rle_comm_held *h = round->held; h; h = h->next) {
         if (h->part != number) continue;
         rle_comm_message m;
@@ -472,9 +473,14 @@ static void check_part(rle_comm_round *round, uint32_t number)
         if (!rle_comm_fits(round, h, p.get_size)) return;
     }
     bool gathers = round->c.kind == RLE_COMM_ALL_GATHER;
-    if (!gathers && p.put_size)
-        rle_comm_combine(round->c.op, round->c.dtype, in, g->size, p.put_size,
-                         round->c.data + p.put);
+    if (!gathers && p.put_size) {
+        uint8_t *data = round->c.data + p.put, *own = round->c.own;
+        if (own) own += rle_comm_own_at(round, number);
+        if (round->dropped) data = own, own = NULL;
+        if (data)
+            rle_comm_combine(round->c.op, round->c.dtype, in, g->size, p.put_size, data,
+                             own);
+    }
     for (int r = 0; gathers && p.put_size && r < g->size; r++)
         if (r != g->rank)
             memcpy(round->c.data + (size_t)r * round->c.size, in[r], p.put_size);
@@ -483,34 +489,6 @@ static void check_part(rle_comm_round *round, uint32_t number)
 }
 
 /* ---- coming to it, calls for it ---- */
-
-/* Is it what the rank that came first calls? */
-static void compare(rle_comm_round *round, int rank, const char *title, size_t title_len,
-                    const char *spec, size_t spec_len)
-{
-    if (round->first < 0) {
-        round->first = rank;
-        snprintf(round->title, sizeof round->title, "%.*s", (int)title_len, title);
-        snprintf(round->spec, sizeof round->spec, "%.*s", (int)spec_len, spec);
-        return;
-    }
-    if (strlen(round->title) == title_len &&
-        memcmp(round->title, title, title_len) == 0 && strlen(round->spec) == spec_len &&
-        memcmp(round->spec, spec, spec_len) == 0)
-        return;
-    bool before = round->first < rank;
-    int a = before ? round->first : rank, b = before ? rank : round->first;
-    char theirs[RLE_COMM_TITLE + RLE_COMM_SPEC], ours[RLE_COMM_TITLE + RLE_COMM_SPEC];
-    snprintf(theirs, sizeof theirs, "%.*s %.*s", (int)title_len, title, (int)spec_len,
-             spec);
-    snprintf(ours, sizeof ours, "%s %s", round->title, round->spec);
-    rle_comm_round_fail(
-        round, false, RLE_INVALID_ARGUMENT,
-        "collective %llu of the group is not the same everywhere: rank %d "
-        "(worker \"%s\") calls %s, rank %d (worker \"%s\") calls %s",
-        (unsigned long long)round->number, a, worker_of(round, a), before ? ours : theirs,
-        b, worker_of(round, b), before ? theirs : ours);
-}
 
 static rle_status make_parts(rle_comm_round *round)
 {
@@ -530,8 +508,8 @@ void rle_comm_round_enter(rle_comm_round *round)
 {
     const rle_comm_group *g = round->group;
     round->entered = true;
-    compare(round, g->rank, round->c.title, strlen(round->c.title), round->c.spec,
-            strlen(round->c.spec));
+    rle_comm_round_compare(round, g->rank, round->c.title, strlen(round->c.title),
+                           round->c.spec, strlen(round->c.spec));
     if (round->settled) {
         end(round);
         return;
@@ -566,7 +544,8 @@ void rle_comm_round_call(rle_comm_round *round, rle_incoming *in,
         return;
     }
     if (!round->code)
-        compare(round, m->rank, m->title.p, m->title.n, m->spec.p, m->spec.n);
+        rle_comm_round_compare(round, m->rank, m->title.p, m->title.n, m->spec.p,
+                               m->spec.n);
     if (round->settled) {
         rle_service_fail(in, round->code, round->why);
         return;

@@ -327,7 +327,7 @@ static int tensor_totable(lua_State *L)
 }
 
 /* t:pointer() -> address of the first element as a light userdata, for ffi.cast. CPU and
- * contiguous only; valid while the tensor lives. */
+ * contiguous only; valid while the tensor lives: it is not moved from now on. */
 static int tensor_pointer(lua_State *L)
 {
     rle_tensor *t = rle_lua_check_tensor(L, 1);
@@ -338,6 +338,7 @@ static int tensor_pointer(lua_State *L)
     if (!rle_tensor_is_contiguous(t))
         return rle_lua_fail(L, RLE_FAILED_PRECONDITION,
                             "the tensor is not contiguous; use :contiguous() first");
+    t->storage->pointed = true;
     lua_pushlightuserdata(L, t->a.data);
     return 1;
 }

@@ -62,6 +62,7 @@ static rle_status storage_new(rle_device *dev, bool pinned, size_t size,
     s->refs = 1;
     s->version = 0;
     s->graph_holds = 0;
+    s->pointed = false;
     s->device = pinned ? rle_device_cpu() : dev;
     *out = s;
     return RLE_OK;
@@ -243,6 +244,30 @@ rle_status rle_tensor_write_host(rle_tensor *t, rle_dtype dtype, const void *hos
     }
     t->storage->version++;
     return RLE_OK;
+}
+
+bool rle_tensor_may_move(const rle_tensor *t)
+{
+    const rle_storage *s = t->storage;
+    return s->refs == 1 && !s->graph_holds && !s->pointed && !s->block.pinned &&
+           s->device == rle_device_cpu() && t->a.data == s->block.data &&
+           rle_tensor_is_contiguous(t) &&
+           (size_t)rle_tensor_numel(t) * rle_dtype_size(t->a.dtype) == s->block.size;
+}
+
+void rle_tensor_exchange(rle_tensor *a, rle_tensor *b)
+{
+    rle_storage *sa = a->storage, *sb = b->storage;
+    rle_block block = sa->block;
+    rle_owner owner_a = (rle_owner)sa->block.owner, owner_b = (rle_owner)sb->block.owner;
+    sa->block = sb->block;
+    sb->block = block;
+    a->a.data = sa->block.data;
+    b->a.data = sb->block.data;
+    rle_device_reown(sa->device, &sa->block, owner_a);
+    rle_device_reown(sb->device, &sb->block, owner_b);
+    sa->version++;
+    sb->version++;
 }
 
 rle_status rle_tensor_item(rle_tensor *t, double *value, int64_t *integer)

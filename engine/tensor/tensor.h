@@ -22,6 +22,7 @@ typedef struct rle_storage {
     int32_t refs;
     uint32_t version;     /* advanced by every in-place change */
     uint32_t graph_holds; /* autograd nodes that saved a tensor of this storage */
+    bool pointed;         /* somebody outside has its address: it stays where it is */
     rle_device *device;
     rle_block block;
 } rle_storage;
@@ -100,6 +101,12 @@ size_t rle_tensor_count(void);
 rle_status rle_tensor_to_host(rle_tensor *t, void *host, size_t size);
 /* Row-major host data of `dtype` into t (any strides), cast. Advances the version. */
 rle_status rle_tensor_write_host(rle_tensor *t, rle_dtype dtype, const void *host);
+/* Nothing but t has this storage, all of it, in ordinary memory of the CPU: it may get
+ * other memory. */
+bool rle_tensor_may_move(const rle_tensor *t);
+/* Two such tensors of the same number of bytes exchange their memory, and with it what is
+ * in it. Whom it is accounted to stays. Advances both versions. */
+void rle_tensor_exchange(rle_tensor *a, rle_tensor *b);
 /* The single element as a double, and for integers and bool exactly as an int64.
  * INVALID_ARGUMENT unless numel is 1. */
 rle_status rle_tensor_item(rle_tensor *t, double *value, int64_t *integer);

@@ -1,9 +1,9 @@
 --- comm_lua.lua: seconds of an all_reduce among trainers of one machine.
 --
---   build/rlengine tests/bench/comm_lua.lua [--ranks=2] [--seconds=2]
+--   build/rlengine tests/bench/comm_lua.lua [--ranks=2] [--seconds=2] [--elements="1 4194304"]
 --
--- Prints, for 1, 16384 and 4194304 elements of f32, their number and the seconds each took: the
--- best of three rounds.
+-- Prints, for so many elements of f32, their number and the seconds each took: the best of three
+-- rounds.
 
 local rl = require "rlengine"
 local time = require "posix.time"
@@ -13,13 +13,15 @@ local function now()
   return t.tv_sec + t.tv_nsec * 1e-9
 end
 
-local args = rl.args { ranks = { 2 }, seconds = { 2 } }
+local args = rl.args { ranks = { 2 }, seconds = { 2 },
+  elements = { "1 16384 4194304" } }
 
 rl.launch {
   trainers = args.ranks, observers_per_trainer = 0, prefix = false,
   trainer = function(ctx)
     local group = rl.comm.group()
-    for _, elements in ipairs { 1, 16384, 4194304 } do
+    for elements in args.elements:gmatch "%d+" do
+      elements = tonumber(elements)
       local x = rl.zeros(elements)
       for _ = 1, 3 do group:all_reduce(x) end
       local start = now()
