@@ -208,7 +208,7 @@ void rle_comm_work_free(rle_comm_work *w)
     keep_what_is_sent(w);
 }
 
-void rle_comm_works_close(rle_comm *comm)
+static void close_works(rle_comm *comm)
 {
     while (comm->works) {
         rle_comm_work *w = comm->works;
@@ -249,6 +249,7 @@ static rle_status new_work(rle_comm_group *g, const rle_comm_call *call,
                          .tensors = list};
     if (w->next) w->next->at = &w->next;
     comm->works = w;
+    comm->close_works = close_works;
     comm->work_count++;
     for (; w->count < call->count; w->count++)
         list[w->count] = rle_tensor_retain(call->tensors[w->count]);

@@ -94,6 +94,8 @@ struct rle_comm {
     rle_timer settle;
     rle_comm_work *works;
     size_t work_count;
+    /* The rle_rpc goes: of every work only what Lua may still hold is left. NULL: none was. */
+    void (*close_works)(rle_comm *comm);
 };
 
 typedef struct rle_comm_member {
@@ -128,11 +130,6 @@ struct rle_comm_group {
     char failed_why[512];
     rle_comm_member member[];
 };
-
-/* ---- comm.c ---- */
-
-/* The rle_rpc goes: of every work only what Lua may still hold is left. */
-void rle_comm_works_close(rle_comm *comm);
 
 /* ---- reduce.c ---- */
 

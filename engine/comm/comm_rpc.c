@@ -243,7 +243,7 @@ static void closed(rle_service *s)
         for (rle_comm_round *round = g->rounds; round; round = round->next)
             rle_comm_round_stop(round);
     }
-    rle_comm_works_close(comm);
+    if (comm->close_works) comm->close_works(comm);
     while (comm->groups) free_group(comm->groups);
     rle_comm_early_close(comm);
     rle_encoder_fini(&comm->encoder);

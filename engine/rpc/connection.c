@@ -117,7 +117,8 @@ static bool needs_place(const rle_conn *conn)
            m->got + conn->payload_got >= rle_align64(m->head.values);
 }
 
-static uint8_t padding[RLE_TENSOR_ALIGN]; /* what lies between tensors; nobody reads it */
+/* What lies between tensors; nobody reads it. */
+static _Thread_local uint8_t padding[RLE_TENSOR_ALIGN];
 
 /* Where the next bytes of a split message go: at most `n`, as one block. */
 static struct iovec split_target(const rle_in_message *m, size_t at, size_t n)
