@@ -90,6 +90,21 @@ local function nothing_left()
   end
 end
 
+-- Somebody has not been connected for two minutes: its process is over, and the cut of a
+-- connection has taken its goodbye.
+local since = {}
+local function gone(group)
+  for _, name in ipairs(group.names) do
+    if name == core.rpc.name() or core.rpc.connected(name) then
+      since[name] = nil
+    else
+      since[name] = since[name] or os.clock()
+      if os.clock() - since[name] > 120 then return true end
+    end
+  end
+  return false
+end
+
 rl.launch {
   trainers = TRAINERS, observers_per_trainer = 0, args = args, prefix = true,
   rpc = { heartbeat = 0.3, timeout = 1, reconnect_for = 3600 },
@@ -106,7 +121,7 @@ rl.launch {
       local ok, left = one(group, k + 1, seen, true)
       k, row = k + 1, ok and row + 1 or 0
       if os.clock() > ends then violated("they do not find together again") end
-    until row == 3 or left
+    until row == 3 or left or gone(group)
     nothing_left()
     print(("%d well, %d failed"):format(seen.well, seen.failed))
     rl.rpc.sleep(1) -- so that the others come to the same end
