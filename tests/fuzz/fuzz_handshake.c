@@ -17,10 +17,13 @@ static void forget_peers(void)
     for (rle_peer *p = slot->v.pointer, *next; p; p = next) {
         next = p->next_same;
         must(p->conn == NULL && p->opening == NULL && p->held == NULL);
-        rle_free(p);
+        rle_peer_free(p);
     }
     rle_map_fini(&rpc->peers);
     rpc->peer_count = 0;
+    rpc->idle = NULL;
+    rpc->idle_end = &rpc->idle;
+    rpc->idle_count = 0;
     must(rle_peer_get(rpc, rpc->name));
     memset(rpc->refusals, 0, sizeof rpc->refusals);
 }
