@@ -392,8 +392,9 @@ bool rle_incoming_cancelled(rle_rpc *rpc, rle_incoming *in);
 /* To be told by rle_rpc_next_cancelled; any pointer of the layer above. */
 void rle_incoming_set_owner(rle_incoming *in, void *owner);
 void *rle_rpc_next_cancelled(rle_rpc *rpc); /* NULL: none */
-/* Answer and be done with it. RESOURCE_EXHAUSTED or NOT_FOUND when the result cannot be
- * sent; then answer with an error. */
+/* Answer and be done with it; nothing that `e` holds lies in its arguments.
+ * RESOURCE_EXHAUSTED or NOT_FOUND when the result cannot be sent; then answer with an
+ * error. */
 rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e);
 void rle_incoming_fail(rle_rpc *rpc, rle_incoming *in, const rle_wire_error *error);
 

@@ -503,13 +503,13 @@ rle_status rle_incoming_reply(rle_rpc *rpc, rle_incoming *in, rle_encoder *e)
             e->stays = false;
             if (s != RLE_OK && e->refs)
                 rle_export_uncount_values(conn, values, values_size, true, e->tensors);
-            /* `in` may lose its connection meanwhile. */
-            if (rpc->rest.body) rle_conn_copy_rest(rpc);
         }
     } else {
         rpc->counters.unsent_results++;
     }
+    /* Before the rest is copied: who has all of it meanwhile may call again at once. */
     if (s == RLE_OK) incoming_free(in);
+    if (rpc->rest.body) rle_conn_copy_rest(rpc);
     rle_rpc_leave(rpc);
     return s;
 }
