@@ -269,14 +269,8 @@ bool rle_peer_open_next(rle_peer *peer)
            !rpc->stopping) {
         const char *at = peer->address[peer->tried++];
         rle_address to;
-        if (strncmp(at, "unix:", 5) != 0) {
-            /* Addresses come from other workers: numbers only, no look-ups. */
-            const char *host = at + 6;
-            if (strncmp(at, "tcp://", 6) != 0 ||
-                strspn(host, "0123456789abcdefABCDEF.:[]") != strlen(host))
-                continue;
-        }
-        if (rle_address_parse(at, &to) != RLE_OK ||
+        /* It comes from another worker: a number, or nobody looks it up. */
+        if (rle_address_read(at, &to) != RLE_OK ||
             rle_address_allowed(&to,
                                 rle_tls_covers(rpc->tls, &to) || rpc->o.insecure_network,
                                 "connect to") != RLE_OK)

@@ -56,33 +56,31 @@ static void take(const struct addrinfo *from, const char *host, rle_address *out
     snprintf(out->host, sizeof out->host, "%s", host);
 }
 
-rle_status rle_address_find(const char *text, unsigned number, rle_address *out,
-                            unsigned *count)
+static rle_status parse(const char *text, int flags, rle_address *out)
 {
     char host[RLE_ADDRESS_MAX], service[8];
     RLE_TRY(rle_address_split(text, out, host, service));
-    *count = 1;
     if (!host[0]) return RLE_OK;
     struct addrinfo *found;
-    int why = ask(host, service, 0, &found);
+    int why = ask(host, service, flags, &found);
     if (why != 0)
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "address \"%.100s\": unknown host (%s); write unix:/path, "
                         "tcp://host:port or tcp://[ipv6]:port",
                         text, gai_strerror(why));
-    const struct addrinfo *at = found;
-    *count = 0;
-    for (const struct addrinfo *each = found; each; each = each->ai_next) ++*count;
-    for (number %= *count; number; number--) at = at->ai_next;
-    take(at, host, out);
+    take(found, host, out);
     freeaddrinfo(found);
     return RLE_OK;
 }
 
 rle_status rle_address_parse(const char *text, rle_address *out)
 {
-    unsigned count;
-    return rle_address_find(text, 0, out, &count);
+    return parse(text, 0, out);
+}
+
+rle_status rle_address_read(const char *text, rle_address *out)
+{
+    return parse(text, AI_NUMERICHOST, out);
 }
 
 /* ---- on a thread ---- */

@@ -62,10 +62,8 @@ typedef struct rle_address {
 /* "unix:/path", "tcp://host:port", "host:port"; IPv6 in brackets. Host names are looked
  * up (lookup.h tells how not to wait for that). INVALID_ARGUMENT with what is wrong. */
 rle_status rle_address_parse(const char *text, rle_address *out);
-/* The same of a host's name with several addresses: that of the number, which begins
- * again behind the last one. *count: how many there are. */
-rle_status rle_address_find(const char *text, unsigned number, rle_address *out,
-                            unsigned *count);
+/* The same, but a host's name is an error: nothing is asked for and waited for. */
+rle_status rle_address_read(const char *text, rle_address *out);
 /* Without looking up: host and port of it; of a Unix socket *out, and "" for the host. */
 rle_status rle_address_split(const char *text, rle_address *out,
                              char host[RLE_ADDRESS_MAX], char service[8]);

@@ -11,7 +11,7 @@
 
 /* ---- a resolver ---- */
 
-/* What *.test leads to. */
+/* What *.test leads to, and bad.cafe, whose letters might be of a number. */
 static const char *_Atomic leads_to;
 static _Atomic int fails; /* so often; then it resolves */
 static _Atomic int fails_with;
@@ -23,7 +23,8 @@ int getaddrinfo(const char *host, const char *service, const struct addrinfo *hi
 {
     int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
     *(void **)&real = dlsym(RTLD_NEXT, "getaddrinfo");
-    if (!strstr(host, ".test") || hints->ai_flags & AI_NUMERICHOST)
+    bool ours = strstr(host, ".test") || strstr(host, "bad.cafe");
+    if (!ours || hints->ai_flags & AI_NUMERICHOST)
         return real(host, service, hints, out);
     asked++;
     while (held) usleep(1000);
@@ -182,6 +183,23 @@ static void waiting_for_a_name_can_be_interrupted(void **state)
     rle_rpc_free(b);
 }
 
+/* What another worker says of where somebody listens makes nobody wait. */
+static void names_from_others_are_not_looked_up(void **state)
+{
+    (void)state;
+    rle_rpc *b = worker("b", NULL);
+    static const char *const bad[] = {"tcp://bad.cafe:1", "tcp://[bad.cafe:x]:1",
+                                      "tcp://trainer.test:1"};
+    rle_peer *to_a = rle_rpc_peer(b, "a");
+    rle_peer_hint(b, to_a, bad, 3);
+    rle_rpc_enter(b);
+    rle_peer_open(to_a);
+    rle_rpc_leave(b);
+    assert_null(to_a->opening);
+    assert_int_equal(asked, 0);
+    rle_rpc_free(b);
+}
+
 /* ---- coming back ---- */
 
 static bool until_incarnation(rle_rpc *b, rle_peer *to_a, uint64_t want)
@@ -254,6 +272,7 @@ int main(void)
         TEST(a_misspelt_name_fails_in_time),
         TEST(a_bad_number_fails_at_once),
         TEST(a_silent_name_server_holds_nobody_up),
+        TEST(names_from_others_are_not_looked_up),
         TEST(waiting_for_a_name_can_be_interrupted),
         TEST(a_lost_worker_is_looked_for_where_its_name_leads),
     };
