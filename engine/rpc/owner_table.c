@@ -63,11 +63,18 @@ static void write_either(const struct sockaddr_storage *from, char out[ADDRESS_S
                       ((const struct sockaddr_in6 *)from)->sin6_port, out);
 }
 
-/* Whoever connected by IPv4 to a socket of both kinds has one of IPv4. */
-static bool write_mapped(const struct sockaddr_storage *from, char out[ADDRESS_SIZE])
+/* The same for a socket of the other kind, where there may be one: one of IPv6 has an address of
+ * IPv4 as well. */
+static bool write_other(const struct sockaddr_storage *from, char out[ADDRESS_SIZE])
 {
-    if (from->ss_family != AF_INET6 || !IN6_IS_ADDR_V4MAPPED(address6(from)))
-        return false;
+    const struct sockaddr_in *in = (const struct sockaddr_in *)from;
+    struct in6_addr mapped = {.s6_addr = {[10] = 0xff, [11] = 0xff}};
+    if (from->ss_family == AF_INET) {
+        memcpy(mapped.s6_addr + 12, &in->sin_addr, sizeof in->sin_addr);
+        write_address(&mapped, sizeof mapped, in->sin_port, out);
+        return true;
+    }
+    if (!IN6_IS_ADDR_V4MAPPED(address6(from))) return false;
     write_address(address6(from)->s6_addr + 12, 4,
                   ((const struct sockaddr_in6 *)from)->sin6_port, out);
     return true;
@@ -135,15 +142,15 @@ rle_end_owner rle_socket_owner_in_table(const struct sockaddr_storage *theirs,
     if (paid > now) return RLE_OWNER_UNKNOWN;
     if (paid < now - SAVED) paid = now - SAVED;
     char from[ADDRESS_SIZE], to[ADDRESS_SIZE];
-    rle_end_owner found = RLE_OWNER_NONE;
-    if (write_mapped(theirs, from) && write_mapped(mine, to))
-        found = look("/proc/net/tcp", from, to, began + LONGEST, uid);
-    if (found == RLE_OWNER_NONE) {
-        write_either(theirs, from);
-        write_either(mine, to);
-        found = look(mine->ss_family == AF_INET ? "/proc/net/tcp" : "/proc/net/tcp6",
-                     from, to, began + LONGEST, uid);
-    }
+    static const char *const tables[] = {"/proc/net/tcp", "/proc/net/tcp6"};
+    int kind = mine->ss_family == AF_INET6;
+    write_either(theirs, from);
+    write_either(mine, to);
+    rle_end_owner found = look(tables[kind], from, to, began + LONGEST, uid);
+    /* A kernel without IPv6 has no table of it. */
+    if (found == RLE_OWNER_NONE && write_other(theirs, from) && write_other(mine, to) &&
+        access(tables[!kind], F_OK) == 0)
+        found = look(tables[!kind], from, to, began + LONGEST, uid);
     atomic_store_explicit(&paid_until, paid + SHARE * (time_of_thread() - began),
                           memory_order_relaxed);
     return found;

@@ -117,6 +117,27 @@ static void whose_a_socket_is_that_has_sent_all(void **state)
     rle_rpc_free(a);
 }
 
+/* It may have a socket of IPv6 for an address of IPv4. */
+static void whose_a_socket_of_the_other_kind_is(void **state)
+{
+    (void)state;
+    if (!users_are_told_apart()) return;
+    rle_rpc *a = worker("a", NULL);
+    char bound[RLE_ADDRESS_MAX];
+    assert_int_equal(rle_rpc_listen(a, "tcp://127.0.0.1:0", bound), RLE_OK);
+    struct sockaddr_in6 to = {.sin6_family = AF_INET6,
+                              .sin6_port = htons((in_port_t)atoi(strrchr(bound, ':') + 1))};
+    assert_int_equal(inet_pton(AF_INET6, "::ffff:127.0.0.1", &to.sin6_addr), 1);
+    raw r = {.server = a, .fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)};
+    assert_int_equal(connect(r.fd, (struct sockaddr *)&to, sizeof to), 0);
+    for (int i = 0; i < 5; i++) turn(a, NULL);
+    uid_t uid = geteuid() + 1;
+    assert_int_equal(rle_socket_owner(a->conns->transport.fd, &uid), RLE_OWNER_TOLD);
+    assert_int_equal(uid, geteuid());
+    raw_close(&r);
+    rle_rpc_free(a);
+}
+
 /* Another user of this machine shuts out itself, and nobody else. */
 static void f33_another_user_shuts_out_itself_alone(void **state)
 {
@@ -242,10 +263,12 @@ int main(void)
         TEST(f33_ten_refusals_a_minute_close_the_door_on_tcp),
         TEST(ones_own_processes_are_never_shut_out),
         TEST(whose_a_socket_is_that_has_sent_all),
+        TEST(whose_a_socket_of_the_other_kind_is),
         TEST(f33_another_user_shuts_out_itself_alone),
         TABLE(f33_ten_refusals_a_minute_close_the_door_on_tcp),
         TABLE(ones_own_processes_are_never_shut_out),
         TABLE(whose_a_socket_is_that_has_sent_all),
+        TABLE(whose_a_socket_of_the_other_kind_is),
         TABLE(f33_another_user_shuts_out_itself_alone),
         TABLE(the_table_is_not_read_all_the_time),
         {"f33_users_who_cannot_be_told_apart_wait",
