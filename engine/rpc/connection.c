@@ -324,6 +324,15 @@ void rle_conn_placed(rle_conn *conn, rle_placed *placed)
     if (conn->late && !rle_conn_receives_long(conn)) rle_conn_leave_readers(conn);
 }
 
+void rle_conn_place_here(rle_rpc *rpc)
+{
+    while (rpc->placements) {
+        rle_conn *conn = rpc->conns;
+        while (!conn->placing) conn = conn->next;
+        rle_conn_placed(conn, NULL);
+    }
+}
+
 static void read_some(rle_conn *conn)
 {
     rle_rpc *rpc = conn->rpc;

@@ -286,6 +286,14 @@ void rle_peer_open(rle_peer *peer)
     rle_peer_open_next(peer);
 }
 
+/* A turn of an owner that waits here. Nobody is asked meanwhile where tensors go: what waits for
+ * that would be readable in every turn. */
+static void wait_a_turn(rle_rpc *rpc)
+{
+    rle_conn_place_here(rpc);
+    rle_evloop_turn(&rpc->loop, true);
+}
+
 static void wake_up(rle_timer *t)
 {
     (void)t; /* the turn has returned: that was all */
@@ -304,7 +312,7 @@ static rle_status try_to_connect(rle_rpc *rpc, const rle_address *to, rle_link *
     }
     if (s == RLE_OK && !result->done) rpc->joining = conn;
     while (s == RLE_OK && !result->done && !rle_interrupted)
-        rle_evloop_turn(&rpc->loop, true);
+        wait_a_turn(rpc);
     if (s == RLE_OK && !result->done) {
         conn->result = NULL;
         rle_conn_close(conn, "interrupted", true);
@@ -332,7 +340,7 @@ static bool pause_between(rle_rpc *rpc, int64_t pause)
     rle_timer timer = {.fire = wake_up};
     rle_rpc_enter(rpc);
     bool armed = rle_timer_arm(&rpc->loop, &timer, rle_now() + pause) == RLE_OK;
-    while (timer.place && !rle_interrupted) rle_evloop_turn(&rpc->loop, true);
+    while (timer.place && !rle_interrupted) wait_a_turn(rpc);
     rle_timer_disarm(&rpc->loop, &timer);
     rle_rpc_leave(rpc);
     return armed && !rle_interrupted;
@@ -358,7 +366,7 @@ static rle_status look_up(rle_rpc *rpc, target *t, int64_t until)
                                     htons((in_port_t)atoi(t->service)), NULL, NULL, &l);
     if (s == RLE_OK) s = rle_timer_arm(&rpc->loop, &timer, until);
     while (s == RLE_OK && !rle_lookup_done(l) && timer.place && !rle_interrupted)
-        rle_evloop_turn(&rpc->loop, true);
+        wait_a_turn(rpc);
     if (s == RLE_OK) s = rle_lookup_found(l, &found);
     if (s != RLE_OK && rle_interrupted) s = RLE_CANCELLED;
     rle_timer_disarm(&rpc->loop, &timer);

@@ -499,6 +499,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet);
 void rle_conn_free_dead(rle_rpc *rpc);
 /* Memory is there (or not: NULL): go on with what was kept. */
 void rle_conn_placed(rle_conn *conn, rle_placed *placed);
+void rle_conn_place_here(rle_rpc *rpc); /* all that wait: there is nobody to ask */
 void rle_placed_free(rle_rpc *rpc, rle_placed *placed); /* NULL is fine */
 const char *rle_conn_name(const rle_conn *conn); /* of the worker, or the address */
 

@@ -379,12 +379,38 @@ static void a_header_over_the_limit_costs_nothing(void **state)
     rle_rpc_free(a);
 }
 
+static void let_go_of_nothing(void *handle)
+{
+    (void)handle;
+}
+
+/* Who waits for a worker that is not there yet receives what others send meanwhile. */
+static void tensors_arrive_while_their_owner_connects(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    rle_rpc_set_drop_handle(p.a, let_go_of_nothing);
+    rle_future *f = put(p.b, p.to_a, 3 << 20);
+    for (int i = 0; i < 1000 && !p.a->placements; i++) turns(&p, 1);
+    assert_int_equal(p.a->placements, 1);
+    uint64_t before = p.a->loop.turns;
+    assert_int_equal(rle_rpc_connect(p.a, "127.0.0.1:1", RLE_SECONDS, NULL), RLE_UNAVAILABLE);
+    assert_int_equal(p.a->placements, 0);
+    assert_in_range(p.a->loop.turns - before, 1, 1000);
+    for (int i = 0; i < 3000 && !serve_one(p.a); i++) turns(&p, 1);
+    turns(&p, 3);
+    assert_int_not_equal(rle_future_status(p.b, f), RLE_FUTURE_PENDING);
+    rle_future_release(p.b, f);
+    free_pair(&p);
+}
+
 #define TEST(f) cmocka_unit_test_setup_teardown(f, pair_setup, pair_teardown)
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(long_messages_travel_in_pieces),
+        TEST(tensors_arrive_while_their_owner_connects),
         TEST(short_calls_keep_their_place_behind_long_ones),
         TEST(messages_over_the_receivers_limit_are_not_sent),
         TEST(a_worker_that_does_not_read_is_dropped),
