@@ -163,6 +163,7 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
     f->refs++;
     if (!f->nested) conn->credits--;
     rpc->counters.calls_made++;
+    uint64_t out = conn->bytes_out;
     rle_frame head = {.type = RLE_FRAME_CALL,
                       .flags = f->nested ? RLE_FLAG_NESTED : 0,
                       .id = f->id,
@@ -176,6 +177,8 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
         s = size > RLE_CHUNK_SIZE ? rle_conn_send_body(conn, &head, f->body)
                                   : rle_conn_send(conn, &head, &part, 1, true, false);
     }
+    /* Nobody reads it, and nothing of it went out. */
+    if (conn->deaf && conn->bytes_out == out) f->sent = false;
     bool unsent = s != RLE_OK && f->conn; /* and not lost with its connection */
     if (unsent && counted)
         rle_export_uncount_values(conn, values, values_size, false, tensors);

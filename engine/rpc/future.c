@@ -238,6 +238,7 @@ static bool withdraw(rle_future *f)
     rle_map_delete(&conn->calls, f->id);
     if (!conn->calls.used && conn->peer->batches) rle_batches_episode_over(conn->peer);
     f->refs--; /* the table's; whoever calls holds another */
+    if (!f->sent) return false; /* nobody reads there, so it never will be */
     if (!rle_conn_unsend(conn, f->id)) {
         rle_conn_control(conn, RLE_FRAME_CANCEL, f->id, 0, 0);
         return true;

@@ -248,6 +248,28 @@ static void what_was_not_begun_is_known_not_to_have_run(void **state)
     rle_rpc_free(p.b);
 }
 
+/* It is gone, which shows when it is written to; what is called before its end is read is not sent
+ * either. */
+static void what_nobody_reads_has_not_run(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    rle_rpc_free(p.a); /* no goodbye */
+    rle_future *f[] = {call(p.b, p.to_a, "first", 1), call(p.b, p.to_a, "second", 2),
+                       call(p.b, p.to_a, "third", 3)};
+    assert_true(p.to_a->conn->deaf);
+    rle_future_cancel(p.b, f[1]);
+    for (int i = 0; i < 10; i++) turn(NULL, p.b);
+    assert_not_executed(f[0], RLE_UNAVAILABLE, "worker \"a\" disconnected before \"first\" was "
+                                               "sent (outcome: not executed)");
+    assert_not_executed(f[1], RLE_CANCELLED,
+                        "\"second\" was cancelled (outcome: not executed)");
+    assert_not_executed(f[2], RLE_UNAVAILABLE, "worker \"a\" disconnected before \"third\" was "
+                                               "sent (outcome: not executed)");
+    for (int i = 0; i < 3; i++) rle_future_release(p.b, f[i]);
+    rle_rpc_free(p.b);
+}
+
 /* In any order, and again and again: nothing is left of them. */
 static void at_random_nothing_is_left(void **state)
 {
@@ -306,6 +328,7 @@ int main(void)
         TEST(its_credit_goes_to_who_waits_for_one),
         TEST(a_question_for_weights_is_taken_back),
         TEST(what_was_not_begun_is_known_not_to_have_run),
+        TEST(what_nobody_reads_has_not_run),
         TEST(at_random_nothing_is_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
