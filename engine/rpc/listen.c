@@ -290,8 +290,9 @@ void rle_peer_open(rle_peer *peer)
  * that would be readable in every turn. */
 static void wait_a_turn(rle_rpc *rpc)
 {
+    bool any = rpc->placements > 0; /* then what is waited for may have happened */
     rle_conn_place_here(rpc);
-    rle_evloop_turn(&rpc->loop, true);
+    rle_evloop_turn(&rpc->loop, !any);
 }
 
 static void wake_up(rle_timer *t)
