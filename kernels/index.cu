@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(RLE_BATCH_THREADS) gather(rle_k_loop l, int64_
 template <typename T>
 cudaError_t run_gather(const rle_k_loop *l, int64_t step, cudaStream_t stream)
 {
-    return RLE_LAUNCH(gather<T>, rle_batch_blocks(l->numel), RLE_BATCH_THREADS, 0, stream, *l,
-                      step);
+    return RLE_LAUNCH(gather<T>, rle_batch_blocks(l->numel),
+                      rle_few(l->numel, RLE_BATCH_THREADS), 0, stream, *l, step);
 }
 
 /* ---- scatter ---- */
@@ -170,21 +170,21 @@ cudaError_t run_scatter(const rle_k_scatter *s, cudaStream_t stream)
 extern "C" cudaError_t rle_k_check_index(const rle_k_loop *l, int64_t extent,
                                          unsigned long long *flag, cudaStream_t stream)
 {
-    return RLE_LAUNCH(check_index, rle_batch_blocks(l->numel), RLE_BATCH_THREADS, 0, stream, *l,
-                      extent, flag);
+    return RLE_LAUNCH(check_index, rle_batch_blocks(l->numel),
+                      rle_few(l->numel, RLE_BATCH_THREADS), 0, stream, *l, extent, flag);
 }
 
 extern "C" cudaError_t rle_k_find_bad_row(rle_dtype t, const rle_k_loop *l, int64_t columns,
                                           bool nonnegative, unsigned long long *flag,
                                           cudaStream_t stream)
 {
-    unsigned blocks = rle_batch_blocks(l->numel);
+    unsigned blocks = rle_batch_blocks(l->numel), threads = rle_few(l->numel, RLE_BATCH_THREADS);
     if (t == RLE_F32)
-        return RLE_LAUNCH(find_bad_row<float>, blocks, RLE_BATCH_THREADS, 0, stream, *l, columns,
-                          nonnegative, flag);
+        return RLE_LAUNCH(find_bad_row<float>, blocks, threads, 0, stream, *l, columns, nonnegative,
+                          flag);
     if (t == RLE_F64)
-        return RLE_LAUNCH(find_bad_row<double>, blocks, RLE_BATCH_THREADS, 0, stream, *l,
-                          columns, nonnegative, flag);
+        return RLE_LAUNCH(find_bad_row<double>, blocks, threads, 0, stream, *l, columns,
+                          nonnegative, flag);
     return cudaErrorInvalidValue;
 }
 

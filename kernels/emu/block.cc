@@ -86,13 +86,17 @@ void release(const Waiting &w)
 
 bool same_place(const Place &a, const Place &b)
 {
-    return a.line == b.line && strcmp(a.file, b.file) == 0;
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
 }
 
 void start(unsigned t)
 {
     thread_number = t;
     const dim3 &size = block_size;
+    if (size.x == block.threads) { /* most blocks: spare the divisions */
+        thread_index = uint3{t, 0, 0};
+        return;
+    }
     thread_index.x = t % size.x;
     unsigned rest = t / size.x;
     thread_index.y = rest % size.y;

@@ -148,9 +148,8 @@ class Opened
     const Device *before;
 };
 
-/* What a signal inside a kernel is: catch it while a launch runs. */
+/* What a signal inside a kernel is: before each launch. */
 void catch_signals();
-void release_signals();
 
 /* ---- streams (stream.cc) ---- */
 

@@ -106,7 +106,6 @@ void decommit(char *p, size_t size)
 
 #ifdef RLE_EMU_ASAN
 void catch_signals() {}
-void release_signals() {}
 #else
 
 enum { SIGNALS = 3, SIGNAL_STACK = 64 << 10 };
@@ -143,6 +142,12 @@ static void explain(int signal, const siginfo_t *info)
                    thread_index.x, thread_index.y, thread_index.z, info->si_addr);
 }
 
+static void release_signals()
+{
+    for (int i = 0; i < SIGNALS; i++) sigaction(caught[i], &action_before[i], nullptr);
+    sigaltstack(&stack_before, nullptr);
+}
+
 /* On its own stack, with the interrupted kernel's below the current one. It does not
  * return: the kernel's fiber is left for good. The signal is not blocked (SA_NODEFER), so
  * that there is no mask to restore. */
@@ -156,8 +161,12 @@ static void on_signal(int signal, siginfo_t *info, void *)
     fiber_quit();
 }
 
+/* Ours stay set between launches. Whoever else sets handlers, a test or the host program,
+ * has them until the next launch: one look tells. */
 void catch_signals()
 {
+    struct sigaction now;
+    if (sigaction(caught[0], nullptr, &now) == 0 && now.sa_sigaction == on_signal) return;
     static char *stack = static_cast<char *>(malloc(SIGNAL_STACK));
     stack_t s = {};
     s.ss_sp = stack;
@@ -169,12 +178,6 @@ void catch_signals()
         action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
         sigaction(caught[i], &action, &action_before[i]);
     }
-}
-
-void release_signals()
-{
-    for (int i = 0; i < SIGNALS; i++) sigaction(caught[i], &action_before[i], nullptr);
-    sigaltstack(&stack_before, nullptr);
 }
 #endif
 

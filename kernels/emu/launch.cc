@@ -156,7 +156,6 @@ void run(Launch *launch, Device *device)
     dynamic_shared = place_dynamic_shared(launch->shared);
     catch_signals();
     run_blocks();
-    release_signals();
     running = nullptr;
 }
 

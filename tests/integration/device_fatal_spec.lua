@@ -73,6 +73,20 @@ describe("a device beyond use", function()
     end)
   end
 
+  it("is not what a fault outside of kernels makes of it", function()
+    -- The program's own fault ends it as it would have without the device: by SIGSEGV, or by
+    -- AddressSanitizer's report of one.
+    local r = process.run { process.program(), "-e", [[
+      local rl = require "rlengine"
+      print(rl.full({ 4 }, 2, { device = "emu" }):sum():item())
+      io.stdout:flush()
+      require "ffi".cast("int *", 16)[0] = 1
+      print "not reached"]] }
+    assert.equal("8\n", r.out)
+    assert.is_falsy(r.err:find("FATAL", 1, true))
+    assert.is_truthy(r.signal == 11 or r.err:find("SEGV", 1, true), r.err)
+  end)
+
   it("is told to the other workers before the end", function()
     local group = workers.group()
     local w = with_settings("fail_launch=2:719 trace=" .. group.folder .. "/trace", function()
