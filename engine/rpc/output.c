@@ -350,10 +350,29 @@ static size_t sent_of(const rle_conn *conn, const rle_body *body)
     return body->size;
 }
 
-/* It is written from where its values lie, as far as the socket takes it. What it does not take
- * is copied, because the caller may change them afterwards; a piece at a time, and then the
- * socket is tried again: meanwhile the other side has read. So the more slowly it reads, the
- * more is copied, and never while it waits for us. */
+/* It is written from where its values lie, as far as the socket takes it. What it does
+ * not take is copied, because the caller may change them afterwards; a piece at a time,
+ * and then the socket is tried again: meanwhile the other side has read. So the more
+ * slowly it reads, the more is copied, and never while it waits for us. `*conn` is what
+ * it goes out over; NULL: it waits for that, or nobody reads it any more. `unlocked`: the
+ * loop whose lock is given back while bytes are copied; NULL: it is kept. */
+static void write_and_copy(rle_body *body, rle_conn *const *conn, rle_evloop *unlocked)
+{
+    for (size_t at, end;;) {
+        if (*conn) write_and_join(*conn, RLE_OUT_BURST);
+        size_t sent = *conn ? sent_of(*conn, body) : 0;
+        if (body->refs == 1 || !rle_body_uncopied(body, sent, COPY_STEP, &at, &end))
+            break;
+        if (unlocked) rle_evloop_unlock(unlocked);
+        rle_body_copy(body, at, end);
+        if (unlocked) rle_evloop_lock(unlocked);
+        body->ready = end;
+    }
+    body->parts = NULL;
+    body->part_count = 0;
+    if (*conn) write_and_join(*conn, RLE_OUT_BURST);
+}
+
 static rle_status send_long(rle_conn *conn, rle_frame *f, const struct iovec *parts, int count)
 {
     rle_body *body;
@@ -362,16 +381,7 @@ static rle_status send_long(rle_conn *conn, rle_frame *f, const struct iovec *pa
     body->parts = parts;
     body->part_count = count;
     rle_status s = rle_conn_send_body(conn, f, body);
-    while (s == RLE_OK) {
-        size_t at, end;
-        write_and_join(conn, RLE_OUT_BURST);
-        if (!rle_body_uncopied(body, sent_of(conn, body), COPY_STEP, &at, &end)) break;
-        rle_body_copy(body, at, end);
-        body->ready = end;
-    }
-    body->parts = NULL;
-    body->part_count = 0;
-    if (s == RLE_OK) write_and_join(conn, RLE_OUT_BURST);
+    if (s == RLE_OK) write_and_copy(body, &conn, NULL);
     rle_body_release(body);
     return s;
 }
@@ -380,19 +390,7 @@ void rle_conn_copy_rest(rle_rpc *rpc)
 {
     rle_rest *rest = &rpc->rest;
     rle_body *body = rest->body;
-    for (size_t at, end;;) {
-        if (rest->conn) write_and_join(rest->conn, RLE_OUT_BURST);
-        size_t sent = rest->conn ? sent_of(rest->conn, body) : 0;
-        if (body->refs == 1 || !rle_body_uncopied(body, sent, COPY_STEP, &at, &end))
-            break;
-        rle_evloop_unlock(&rpc->loop);
-        rle_body_copy(body, at, end);
-        rle_evloop_lock(&rpc->loop);
-        body->ready = end;
-    }
-    body->parts = NULL;
-    body->part_count = 0;
-    if (rest->conn) write_and_join(rest->conn, RLE_OUT_BURST);
+    write_and_copy(body, &rest->conn, &rpc->loop);
     rest->body = NULL;
     rest->conn = NULL;
     rle_body_release(body);
@@ -434,16 +432,10 @@ rle_status rle_conn_send_encoded(rle_conn *conn, rle_frame *f, rle_encoder *e, b
     int count = rle_encoder_parts(e, parts);
     f->values = (uint32_t)rle_encoder_values_size(e);
     f->tensors = (uint16_t)e->tensors;
-    if (e->lent && e->tensors == 1 && rle_encoder_body_size(e) > RLE_CHUNK_SIZE) {
+    bool lends = e->lent && e->tensors == 1;
+    if ((lends || e->stays) && rle_encoder_body_size(e) > RLE_CHUNK_SIZE) {
         rle_body *body;
-        RLE_TRY(rle_body_lent(e, &body));
-        rle_status s = rle_conn_send_body(conn, f, body);
-        rle_body_release(body);
-        return s;
-    }
-    if (e->stays && rle_encoder_body_size(e) > RLE_CHUNK_SIZE) {
-        rle_body *body;
-        RLE_TRY(rle_body_of(conn->rpc, e, &body));
+        RLE_TRY(lends ? rle_body_lent(e, &body) : rle_body_of(conn->rpc, e, &body));
         rle_status s = rle_conn_send_body(conn, f, body);
         rle_body_release(body);
         return s;
