@@ -44,7 +44,7 @@ static rle_status keep_body(rle_future *f, rle_encoder *e)
     if (f->body || !e) return RLE_OK;
     RLE_TRY(rle_body_of(f->rpc, e, &f->body));
     f->body_values = (uint32_t)rle_encoder_values_size(e);
-    f->body_tensors = e->tensors;
+    f->body_tensors = (uint16_t)e->tensors;
     if (e->refs) {
         f->holds_refs = true;
         rle_export_hold_values(f->rpc, f->body->data, f->body_values, f->body_tensors,
@@ -171,8 +171,8 @@ static void send_call(rle_conn *conn, rle_future *f, rle_encoder *e)
     if (e) {
         s = rle_conn_send_encoded(conn, &head, e, false);
     } else {
-        head.values = (uint32_t)f->body_values;
-        head.tensors = (uint16_t)f->body_tensors;
+        head.values = f->body_values;
+        head.tensors = f->body_tensors;
         struct iovec part = {f->body->data, size};
         s = size > RLE_CHUNK_SIZE ? rle_conn_send_body(conn, &head, f->body)
                                   : rle_conn_send(conn, &head, &part, 1, true, false);

@@ -242,6 +242,12 @@ rle_status rle_encoder_status(const rle_encoder *e)
         return rle_fail(RLE_INVALID_ARGUMENT,
                         "%u values in one message, the limit is %d; send numbers as a tensor",
                         e->values, RLE_WIRE_VALUES);
+    if (rle_encoder_values_size(e) > UINT32_MAX)
+        return rle_fail(
+            RLE_INVALID_ARGUMENT,
+            "%zu bytes of values in one message, the limit is 4 GiB; send bytes "
+            "as a tensor",
+            rle_encoder_values_size(e));
     return RLE_OK;
 }
 

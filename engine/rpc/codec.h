@@ -176,7 +176,8 @@ static inline void rle_encode_leave(rle_encoder *e)
  * caller's. */
 rle_status rle_encode_tensor(rle_encoder *e, const rle_array *array, void *own);
 void rle_encode_ref(rle_encoder *e, const rle_wire_ref *ref);
-/* OK, or what the encoder ran into: memory, too many values. */
+/* OK, or what the encoder ran into: memory, too many values, or more bytes of them than
+ * the 32 bits of a frame's `values` can say. */
 rle_status rle_encoder_status(const rle_encoder *e);
 
 /* ---- reading ---- */

@@ -292,8 +292,8 @@ struct rle_future {
     uint32_t site;
     /* held back */
     rle_body *body; /* with room for a header in front */
-    size_t body_values;
-    int body_tensors;
+    uint32_t body_values; /* bytes */
+    uint16_t body_tensors;
     rle_future *after;      /* retained while it is waited for */
     rle_future *dependents; /* held until this one is done */
     rle_future *next_held, **held_at; /* in peer->held or after->dependents */

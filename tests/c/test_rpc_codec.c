@@ -284,6 +284,23 @@ static void a_message_holds_65536_values_and_64_tensors(void **state)
     rle_encoder_fini(&e);
 }
 
+/* A frame has 32 bits to say how many there are. */
+static void values_take_4_gib_at_most(void **state)
+{
+    (void)state;
+    rle_encoder e;
+    rle_encoder_init(&e);
+    rle_encode_nil(&e);
+    size_t n = e.w.len;
+    e.w.len = RLE_FRAME_HEADER + (size_t)UINT32_MAX; /* as if they were there */
+    assert_int_equal(rle_encoder_status(&e), RLE_OK);
+    e.w.len++;
+    assert_int_equal(rle_encoder_status(&e), RLE_INVALID_ARGUMENT);
+    assert_non_null(strstr(rle_message(), "4294967296 bytes"));
+    e.w.len = n;
+    rle_encoder_fini(&e);
+}
+
 static void empty_tensors_take_no_bytes(void **state)
 {
     (void)state;
@@ -367,6 +384,7 @@ int main(void)
         cmocka_unit_test(counts_and_sizes_are_believed_only_as_far_as_bytes_go),
         cmocka_unit_test(nesting_ends_at_64),
         cmocka_unit_test(a_message_holds_65536_values_and_64_tensors),
+        cmocka_unit_test(values_take_4_gib_at_most),
         cmocka_unit_test(empty_tensors_take_no_bytes),
         cmocka_unit_test(errors_come_back_as_they_were),
     };
