@@ -8,15 +8,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "base/mem.h"
-
-enum { STACK_SIZE = 512 << 10 };
+#include "base/thread.h"
 
 struct rle_lookup {
     _Atomic int refs;
@@ -111,23 +109,12 @@ static void *run(void *self)
 
 static rle_status start(rle_lookup *l)
 {
-    sigset_t all, before;
-    pthread_attr_t attr;
-    pthread_t thread;
-    /* Signals are for the thread that runs Lua. */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_SIZE);
-    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    char what[RLE_ADDRESS_MAX + 32];
+    snprintf(what, sizeof what, "looking up \"%s\"", l->host);
     l->refs = 2;
-    int why = rle_fault_io(EAGAIN) ? EAGAIN : pthread_create(&thread, &attr, run, l);
-    pthread_attr_destroy(&attr);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (why == 0) return RLE_OK;
-    l->refs = 1;
-    return rle_fail(RLE_RESOURCE_EXHAUSTED, "no thread to look up \"%s\": %s", l->host,
-                    strerror(why));
+    rle_status s = rle_thread_start(run, l, what, NULL);
+    if (s != RLE_OK) l->refs = 1;
+    return s;
 }
 
 static void woken(evutil_socket_t fd, short what, void *arg)

@@ -6,7 +6,6 @@
 #include <linux/futex.h>
 #include <linux/membarrier.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -19,6 +18,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 enum {
     GUARD_PATIENCE_MS = 100, /* the owner's absence until the guard takes over */
@@ -463,18 +463,7 @@ rle_status rle_evloop_init(rle_evloop *l)
 rle_status rle_evloop_start(rle_evloop *l, bool guard)
 {
     if (!guard || rle_simulated()) return RLE_OK;
-    /* Signals are for the thread that runs Lua. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, 512 << 10);
-    int rc = pthread_create(&l->guard, &attr, guard_main, l);
-    pthread_attr_destroy(&attr);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc != 0)
-        return rle_fail(RLE_RESOURCE_EXHAUSTED, "no thread for the guard: %s", strerror(rc));
+    RLE_TRY(rle_thread_start(guard_main, l, "the guard", &l->guard));
     l->have_guard = true;
     return RLE_OK;
 }

@@ -1,14 +1,20 @@
-/* test_base.c - status, counting allocator and its faults, contexts, script lines. */
+/* test_base.c - status, counting allocator and its faults, contexts, script lines,
+ * threads. */
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <setjmp.h>
 #include <cmocka.h>
+#include <errno.h>
+#include <signal.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/context.h"
 #include "base/dtype.h"
+#include "base/fault.h"
 #include "base/mem.h"
+#include "base/thread.h"
 
 static void status_message_may_quote_itself(void **state)
 {
@@ -98,6 +104,57 @@ static void what_is_too_large_is_refused_with_the_sum(void **state)
     assert_int_equal(rle_mem_check(SIZE_MAX / 2, 3, "a thing"), RLE_RESOURCE_EXHAUSTED);
 }
 
+/* How many signals are blocked of those that a process is stopped with. */
+static int blocked(void)
+{
+    static const int asked[] = {SIGINT, SIGTERM, SIGHUP, SIGCHLD, SIGALRM};
+    sigset_t now;
+    int n = 0;
+    pthread_sigmask(SIG_SETMASK, NULL, &now);
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++)
+        n += sigismember(&now, asked[i]);
+    return n;
+}
+
+static void *count_blocked(void *self)
+{
+    atomic_store((_Atomic int *)self, blocked());
+    return self;
+}
+
+static void threads_take_no_signals(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    void *returned;
+    _Atomic int joined = -1, alone = -1;
+    int before = blocked();
+    assert_int_equal(rle_thread_start(count_blocked, &joined, "a test", &thread), RLE_OK);
+    assert_int_equal(pthread_join(thread, &returned), 0);
+    assert_ptr_equal(returned, &joined);
+    assert_int_equal(joined, 5);
+    assert_int_equal(rle_thread_start(count_blocked, &alone, "a test", NULL), RLE_OK);
+    for (int i = 0; i < 60000 && alone < 0; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    assert_int_equal(alone, 5);
+    assert_int_equal(blocked(), before);
+}
+
+static void a_thread_that_cannot_start(void **state)
+{
+    (void)state;
+    pthread_t thread;
+    _Atomic int ran = -1;
+    int before = blocked();
+    rle_fault_order(RLE_FAULT_IO, 1, false);
+    assert_int_equal(rle_thread_start(count_blocked, &ran, "a test", &thread),
+                     RLE_RESOURCE_EXHAUSTED);
+    rle_fault_order(RLE_FAULT_IO, 0, false);
+    assert_non_null(strstr(rle_message(), "no thread for a test: "));
+    assert_int_equal(blocked(), before);
+    assert_int_equal(ran, -1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -107,6 +164,8 @@ int main(void)
         cmocka_unit_test(sites_are_the_same_number_for_the_same_line),
         cmocka_unit_test(what_is_too_large_is_refused_with_the_sum),
         cmocka_unit_test(dtypes_have_names_and_sizes),
+        cmocka_unit_test(threads_take_no_signals),
+        cmocka_unit_test(a_thread_that_cannot_start),
     };
     return cmocka_run_group_tests_name("base", tests, NULL, NULL);
 }
