@@ -15,12 +15,7 @@ enum { BLOCK = 8192 }; /* bytes */
 #define MOST(T, U, a, b) ((a) > (b) || (a) != (a) ? (a) : (b))
 
 /* `out` may be `a` or `b`, but does not overlap them otherwise. */
-#if defined(__clang__)
-#define IVDEP /* it looks at run time, and warns where it may not vectorize */
-#else
-#define IVDEP _Pragma("GCC ivdep")
-#endif
-#define EACH(T, U, F) IVDEP for (size_t i = 0; i < n; i++) out[i] = F(T, U, a[i], b[i])
+#define EACH(T, U, F) RLE_IVDEP for (size_t i = 0; i < n; i++) out[i] = F(T, U, a[i], b[i])
 
 /* out = a op b, n elements. U: the type it is computed in. */
 #define COMBINE(NAME, T, U)                                                              \

@@ -6,12 +6,6 @@
 
 #include <math.h>
 
-#if defined(__clang__)
-#define IVDEP _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define IVDEP _Pragma("GCC ivdep")
-#endif
-
 /* ---- arithmetic with defined overflow ---- */
 
 #define WRAPPING(name, T, U, IS_SIGNED)                                                  \
@@ -79,7 +73,7 @@ static int64_t clamp_high(double p, int64_t lowest, int64_t highest)
         const T *in = in_;                                                               \
         (void)p0;                                                                        \
         (void)p1;                                                                        \
-        IVDEP                                                                            \
+        RLE_IVDEP                                                                        \
         for (int64_t i = 0; i < n; i++) {                                                \
             T x = in[i];                                                                 \
             (void)x;                                                                     \
@@ -103,7 +97,7 @@ static int64_t clamp_high(double p, int64_t lowest, int64_t highest)
         T *out = out_;                                                                   \
         const T *in = in_;                                                               \
         T lo = (T)clamp_low(p0, lowest, highest), hi = (T)clamp_high(p1, lowest, highest); \
-        IVDEP                                                                            \
+        RLE_IVDEP                                                                        \
         for (int64_t i = 0; i < n; i++) {                                                \
             T x = in[i] < lo ? lo : in[i];                                               \
             out[i] = x > hi ? hi : x;                                                    \
@@ -156,20 +150,20 @@ rle_cpu_map rle_cpu_integer_unary(rle_unary_kind kind, rle_dtype t)
         const T *ap = a_, *bp = b_;                                                      \
         if (one == RLE_ONE_B) {                                                          \
             T b = *bp;                                                                   \
-            IVDEP                                                                        \
+            RLE_IVDEP                                                                    \
             for (int64_t i = 0; i < n; i++) {                                            \
                 T a = ap[i];                                                             \
                 out[i] = (TO)(expr);                                                     \
             }                                                                            \
         } else if (one == RLE_ONE_A) {                                                   \
             T a = *ap;                                                                   \
-            IVDEP                                                                        \
+            RLE_IVDEP                                                                    \
             for (int64_t i = 0; i < n; i++) {                                            \
                 T b = bp[i];                                                             \
                 out[i] = (TO)(expr);                                                     \
             }                                                                            \
         } else {                                                                         \
-            IVDEP                                                                        \
+            RLE_IVDEP                                                                    \
             for (int64_t i = 0; i < n; i++) {                                            \
                 T a = ap[i], b = bp[i];                                                  \
                 out[i] = (TO)(expr);                                                     \

@@ -11,14 +11,6 @@
 #define RLE_STRING_(x) #x
 #define RLE_STRING(x) RLE_STRING_(x)
 
-/* The iterations of the loop that follows are independent: an output may be the very
- * array of an input, never shifted against it. */
-#if defined(__clang__)
-#define RLE_IVDEP _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define RLE_IVDEP _Pragma("GCC ivdep")
-#endif
-
 /* What the files of isa/ add to the table, which table.c puts together. */
 #define RLE_DECLARE_KERNELS(T)                                                           \
     extern const rle_cpu_map RLE_NAME(rle_unary_##T)[RLE_UNARY_COUNT];                   \
