@@ -102,21 +102,39 @@ bool rle_future_unjoined(rle_future *f)
     return true;
 }
 
-void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before, const char *after)
+/* All that are held for it, or those that use a reference, into a list of the caller's:
+ * whoever hears of their end may make calls and cancel others, which changes the worker's
+ * own. */
+static void take_held(rle_peer *peer, bool all, rle_future **list)
 {
-    while (peer->held) {
-        rle_future *f = peer->held;
-        rle_future_fail(f, code, RLE_OUTCOME_NOT_EXECUTED, "%s\"%s\"%s", before, f->method,
-                        after);
+    rle_future **end = list;
+    *list = NULL;
+    for (rle_future *f = peer->held, *next; f; f = next) {
+        next = f->next_held;
+        if (!all && !f->want_session) continue;
+        f->refs++;
+        rle_future_unhold(f);
+        held_push(f, end);
+        end = &f->next_held;
+        rle_future_unref(f);
     }
+}
+
+void rle_peer_fail_held(rle_peer *peer, rle_status code, const char *before,
+                        const char *after)
+{
+    rle_future *list;
+    take_held(peer, true, &list);
+    while (list)
+        rle_future_fail(list, code, RLE_OUTCOME_NOT_EXECUTED, "%s\"%s\"%s", before,
+                        list->method, after);
 }
 
 void rle_peer_fail_held_refs(rle_peer *peer)
 {
-    for (rle_future *f = peer->held, *next; f; f = next) {
-        next = f->next_held;
-        if (f->want_session) fail_unreachable(f);
-    }
+    rle_future *list;
+    take_held(peer, false, &list);
+    while (list) fail_unreachable(list);
 }
 
 /* ---- sending ---- */

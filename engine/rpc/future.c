@@ -233,7 +233,7 @@ void rle_future_result(rle_conn *conn, const rle_frame *frame, rle_msg *m)
 static bool withdraw(rle_future *f)
 {
     rle_conn *conn = f->conn;
-    if (!conn) return false;
+    if (!conn) return f->sent; /* it goes with its connection, and this is heard first */
     f->conn = NULL;
     rle_map_delete(&conn->calls, f->id);
     if (!conn->calls.used && conn->peer->batches) rle_batches_episode_over(conn->peer);
