@@ -26,7 +26,8 @@ enum {
     OTHERS_RAN = 8000,       /* ns between two looks: others wanted the processor */
     AT_ONCE = 8,             /* first looks for nothing until waits do without them */
     FIRST_LOOKS = 16,        /* then every so many waits try one */
-    MISSES_MAX = 6,          /* of looking before sleeping: 2^6 - 1 waits then sleep at once */
+    MISSES_MAX = 6, /* of looking before sleeping: 2^6 - 1 waits then sleep at once */
+    LATE = 10,      /* times busy_poll: others compute while this one waits its turn */
     HEAP_MIN = 64
 };
 
@@ -284,10 +285,10 @@ static bool came_soon(rle_evloop *l)
         came = look(l);
         now = rle_now();
     }
-    if (came) {
-        l->poll_hits++;
+    if (came) l->poll_hits++;
+    if (came && now < end + (LATE - 1) * l->busy_poll) {
         l->misses = 0;
-    } else {
+    } else if (now >= end) {
         if (l->misses < MISSES_MAX) l->misses++;
         l->asleep = (1U << l->misses) - 1;
     }

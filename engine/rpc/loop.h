@@ -114,15 +114,16 @@ static inline void rle_evloop_unlock(rle_evloop *l)
     atomic_store_explicit(&l->owner_in, 0, memory_order_release);
 }
 
-/* One turn by the owner, lock held: `block` waits until anything happened (a descriptor, a
- * timer, rle_evloop_wake), else only what is there now.
+/* One turn by the owner, lock held: `block` waits until anything happened (a descriptor,
+ * a timer, rle_evloop_wake), else only what is there now.
  *
  * A wait looks again and again for up to `busy_poll` before it sleeps, giving the
  * processor to whoever else wants it between two looks: waking a sleeping process takes
- * longer, on both sides, than a short call. When nothing comes in that time, or others
- * had the processor for longer than a look takes, one wait sleeps at once, then three,
- * seven and so on up to 63: who is called seldom, or shares its core with others that
- * compute, pays next to nothing. */
+ * longer, on both sides, than a short call. When others had it for longer than a look
+ * takes, it sleeps. When nothing comes in that time, or others kept the processor for ten
+ * times as long, one wait sleeps at once, then three, seven and so on up to 63: who is
+ * called seldom pays next to nothing, and who shares its core with others that compute is
+ * woken before them instead of waiting for its turn. */
 void rle_evloop_turn(rle_evloop *l, bool block);
 
 /* The filling of a simulation. */

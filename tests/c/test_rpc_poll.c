@@ -126,7 +126,9 @@ static void looking_that_does_not_pay_becomes_rare(void **state)
         assert_int_equal(b.loop.misses, 6);
     }
     assert_true(b.loop.asleep < 64);
-    /* The first that pays again: every wait looks from then on. */
+    /* The first that pays again: every wait looks from then on. (However long this
+     * process has to wait for a processor.) */
+    b.loop.busy_poll = RLE_SECONDS;
     while (b.loop.asleep) {
         ring(&b);
         rle_evloop_turn(&b.loop, true);
@@ -140,6 +142,31 @@ static void looking_that_does_not_pay_becomes_rare(void **state)
     assert_int_equal(b.loop.misses, 0);
     rle_evloop_unlock(&b.loop);
     end(&b);
+}
+
+/* What came while others had the processor for long would have come without looking,
+ * sooner: the process would have been woken. */
+static void what_comes_late_does_not_pay(void **state)
+{
+    (void)state;
+    int64_t times[] = {1, RLE_SECONDS}; /* nanoseconds: everything is late, nothing is */
+    for (int i = 0; i < 2; i++) {
+        bell b;
+        begin(&b, times[i]);
+        rle_evloop_lock(&b.loop);
+        for (unsigned n = 1; n <= 8; n++) {
+            b.loop.asleep = b.loop.at_once = 0;
+            b.loop.waits = 1; /* others first */
+            ring(&b);
+            rle_evloop_turn(&b.loop, true);
+            assert_int_equal(b.rings, n);
+            assert_int_equal(b.loop.poll_hits, n);
+            assert_int_equal(b.loop.misses, i ? 0 : n < 6 ? n : 6);
+            assert_int_equal(b.loop.asleep, i ? 0 : (1U << b.loop.misses) - 1);
+        }
+        rle_evloop_unlock(&b.loop);
+        end(&b);
+    }
 }
 
 /* Waits that sleep and waits that look answer the same calls. */
@@ -170,6 +197,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_missed),
         cmocka_unit_test(looking_that_does_not_pay_becomes_rare),
+        cmocka_unit_test(what_comes_late_does_not_pay),
         cmocka_unit_test_setup_teardown(calls_are_answered_either_way, pair_setup,
                                         pair_teardown),
     };
