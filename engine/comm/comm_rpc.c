@@ -222,6 +222,13 @@ static void settle_now(rle_timer *t)
     rle_comm_settle((rle_comm *)((char *)t - offsetof(rle_comm, settle)));
 }
 
+/* Of one that is in no list. */
+static void forget_members(rle_comm_group *g)
+{
+    for (int r = 0; r < g->size; r++) rle_service_peer_release(g->member[r].peer);
+    rle_free(g);
+}
+
 static void free_group(rle_comm_group *g)
 {
     rle_comm *comm = g->comm;
@@ -231,7 +238,7 @@ static void free_group(rle_comm_group *g)
     rle_comm_group **at = &comm->groups;
     while (*at != g) at = &(*at)->next;
     *at = g->next;
-    rle_free(g);
+    forget_members(g);
 }
 
 static void closed(rle_service *s)
@@ -343,7 +350,6 @@ rle_status rle_comm_group_new(rle_comm *comm, const char *const *names, int coun
     g->size = count;
     make_id(g, names, tag);
     rle_status s = RLE_OK;
-    bool made = false;
     rle_service_enter(comm->rpc);
     rle_slice id = {g->id, strlen(g->id)};
     if (rle_comm_find_group(comm, &id))
@@ -359,16 +365,13 @@ rle_status rle_comm_group_new(rle_comm *comm, const char *const *names, int coun
         g->life = ++comm->lives;
         g->next = comm->groups;
         comm->groups = g;
-        made = true;
         s = agree(g);
+    } else {
+        forget_members(g);
     }
     rle_service_leave(comm->rpc);
-    if (s != RLE_OK) {
-        if (!made) rle_free(g);
-        return s;
-    }
-    *out = g;
-    return RLE_OK;
+    if (s == RLE_OK) *out = g;
+    return s;
 }
 
 int rle_comm_group_rank(const rle_comm_group *g)

@@ -40,7 +40,7 @@ static void join_idle(rle_peer *peer)
 static bool needed(const rle_peer *peer)
 {
     return peer->conn || peer->opening || peer->link || peer->contenders || peer->held ||
-           peer->uses || peer->pins || peer->kept || peer->changed;
+           peer->uses || peer->pins || peer->changed;
 }
 
 static void forget(rle_peer *peer)

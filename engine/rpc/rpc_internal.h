@@ -123,11 +123,10 @@ struct rle_peer {
     uint64_t told_session, told_incarnation;
     rle_peer *changed_next;
     bool changed;
-    /* What keeps it from being forgotten: futures, calls it makes and followers; the
-     * layer above, whose pins only the owner changes, also without the lock; a service.
-     */
+    /* What keeps it from being forgotten: futures, calls it makes, followers and what a
+     * service asked for; the layer above, whose pins only the owner changes, also without
+     * the lock. */
     size_t uses, pins;
-    bool kept;
     rle_peer *idle_next, **idle_at; /* in rpc->idle while it has no connection; or NULL */
 };
 

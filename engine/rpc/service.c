@@ -26,8 +26,13 @@ rle_status rle_service_open(rle_rpc *rpc, rle_service *service)
 rle_peer *rle_service_peer(rle_rpc *rpc, const char *name)
 {
     rle_peer *peer = rle_peer_get(rpc, name);
-    if (peer) peer->kept = true;
+    if (peer) peer->uses++;
     return peer;
+}
+
+void rle_service_peer_release(rle_peer *peer)
+{
+    if (peer) peer->uses--;
 }
 
 bool rle_service_connected(const rle_peer *peer)

@@ -40,9 +40,10 @@ void rle_service_leave(rle_rpc *rpc);
 
 /* ALREADY_EXISTS. It stays until the rle_rpc is freed. */
 rle_status rle_service_open(rle_rpc *rpc, rle_service *service);
-/* The worker of that name, known or not, which is never forgotten; NULL when memory ran
- * out. */
+/* The worker of that name, known or not, which is not forgotten until it is given back as
+ * often as it was asked for; NULL when memory ran out. */
 rle_peer *rle_service_peer(rle_rpc *rpc, const char *name);
+void rle_service_peer_release(rle_peer *peer); /* NULL is fine */
 /* There is a connection to it that takes calls. */
 bool rle_service_connected(const rle_peer *peer);
 

@@ -278,6 +278,56 @@ static void one_name_for_several(void **state)
     free_team(&t);
 }
 
+/* Groups of ever new workers: those of one that was closed are forgotten. */
+static void closed_groups_leave_no_workers(void **state)
+{
+    (void)state;
+    enum { WARM = RLE_PEERS_REMEMBERED, ROUNDS = 3 * RLE_PEERS_REMEMBERED };
+    team t = make_team(1);
+    size_t warm = 0;
+    for (int i = 0; i < ROUNDS; i++) {
+        char new[2][32];
+        const char *of[] = {"w0", new[0], new[1]};
+        rle_comm_group *g = NULL;
+        for (int k = 0; k < 2; k++) snprintf(new[k], sizeof new[k], "new_%d_%d", i, k);
+        assert_int_equal(rle_comm_group_new(t.comm[0], of, 3, "test", &g),
+                         RLE_ALREADY_EXISTS); /* also of one that could not be made */
+        assert_int_equal(rle_comm_group_new(t.comm[0], of, 3, "more", &g), RLE_OK);
+        turn_all(&t);
+        rle_comm_group_free(g);
+        if (i == WARM) warm = rle_mem_bytes();
+    }
+    turns(&t, 20);
+    assert_true(t.rpc[0]->peer_count <= RLE_PEERS_REMEMBERED + 2);
+    assert_true(rle_mem_bytes() < warm + (16 << 10));
+    free_team(&t);
+}
+
+/* As long as a group is there, so are its workers, however many come and go. */
+static void a_group_keeps_its_workers(void **state)
+{
+    (void)state;
+    enum { OTHERS = 2 * RLE_PEERS_REMEMBERED };
+    static const char *const of[] = {"w0", "absent"};
+    team t = make_team(1);
+    rle_comm_group *g = NULL, *other = NULL;
+    assert_int_equal(rle_comm_group_new(t.comm[0], of, 2, "kept", &g), RLE_OK);
+    rle_peer *absent = rle_rpc_peer(t.rpc[0], "absent");
+    for (int i = 0; i < OTHERS; i++) {
+        char name[32];
+        const char *two[] = {"w0", name};
+        snprintf(name, sizeof name, "new_%d", i);
+        assert_int_equal(rle_comm_group_new(t.comm[0], two, 2, "more", &other), RLE_OK);
+        rle_comm_group_free(other);
+        turn_all(&t);
+    }
+    assert_ptr_equal(rle_rpc_peer(t.rpc[0], "absent"), absent);
+    assert_int_equal(absent->uses, 1);
+    rle_comm_group_free(g);
+    assert_int_equal(absent->uses, 0);
+    free_team(&t);
+}
+
 /* They have made it before they are connected: it is said then. */
 static void told_when_they_meet(void **state)
 {
@@ -318,6 +368,8 @@ int main(void)
         TEST(two_sizes),
         TEST(two_orders),
         TEST(one_name_for_several),
+        TEST(closed_groups_leave_no_workers),
+        TEST(a_group_keeps_its_workers),
         TEST(told_when_they_meet),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
