@@ -4,12 +4,18 @@
  * of two hears of the other, or finds what it has told. If they do not give the same
  * names in the same order, nothing can come of it, and might look like waiting: two who
  * are both rank 0 wait for each other. Who makes it last is refused, and tells the
- * others; where it is made already, every collective fails at once. */
+ * others; where it is made already, every collective fails at once.
+ *
+ * A group without a name is found by who is in it. Who means it of others makes another
+ * group, which is no mistake in itself: the one here may still come. So collectives go on
+ * waiting, but who waits for a worker that has told of another group with us in it says
+ * so in the log, and at the end of the time in place of "silent?". */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "comm/comm_internal.h"
 
 enum { HASH = 17, NAMES_SHOWN = 120 };
@@ -162,6 +168,48 @@ void rle_comm_compare(rle_comm_group *g, int rank, const rle_comm_message *m)
                         (int)m->spec.n - HASH, m->rank, m->number});
     rle_comm_tell(g, rank, RLE_COMM_REFUSED, 1, g->spoilt ? g->spoilt : RLE_INTERNAL,
                   g->spoilt_why);
+}
+
+void rle_comm_note_odds(rle_comm_group *g, int rank, const char *words, size_t n)
+{
+    if (g->odds[0] || g->member[rank].life) return;
+    g->odds_rank = rank;
+    snprintf(g->odds, sizeof g->odds, "%.*s", (int)n, words);
+    rle_log(RLE_LOG_WARN, "a collective waits: %s", g->odds);
+}
+
+static void find_odds(rle_comm_group *g)
+{
+    char own[HASH + NAMES_SHOWN], words[sizeof g->odds];
+    const rle_comm_message *other = NULL;
+    int at = 0;
+    for (; at < g->size; at++) {
+        const rle_comm_member *m = &g->member[at];
+        if (at == g->rank || m->life || m->closed) continue;
+        other = rle_comm_early_made(g->comm, m->peer);
+        if (other && other->spec.n > HASH) break;
+    }
+    if (at == g->size) return;
+    describe(g, own);
+    snprintf(
+        words, sizeof words,
+        "worker \"%s\" has not made the group of %d workers (%s) but one of %lld (%.*s); "
+        "give the same names everywhere",
+        rle_peer_name(g->member[at].peer), g->size, own + HASH, (long long)other->number,
+        (int)other->spec.n - HASH, other->spec.p + HASH);
+    rle_comm_note_odds(g, at, words, strlen(words));
+    for (int r = 0; r < g->size; r++)
+        if (g->member[r].life)
+            rle_comm_tell(g, r, RLE_COMM_ODDS, (uint64_t)at + 1, RLE_OK, words);
+}
+
+const char *rle_comm_odds(rle_comm_group *g)
+{
+    if (g->id[0] != '#') return NULL;
+    if (g->odds[0] && g->member[g->odds_rank].life)
+        g->odds[0] = 0; /* it came after all */
+    if (!g->odds[0]) find_odds(g);
+    return g->odds[0] ? g->odds : NULL;
 }
 
 void rle_comm_round_closed(rle_comm_round *round)

@@ -67,8 +67,11 @@ enum {
     RLE_COMM_MADE =
         -3, /* ... has made it, of `number` workers; `spec`: a hash, their names */
     RLE_COMM_REFUSED = -4, /* ... means another group; `code`, and `spec` says how */
-    RLE_COMM_VOID = -5 /* ... was in a life of it with a life that you have closed: forget
-                        * that it has made that one */
+    RLE_COMM_VOID = -5,    /* ... was in a life of it with a life that you have closed:
+                            * forget    that it has made that one */
+    RLE_COMM_ODDS =
+        -6, /* ... says of rank `number` - 1 what rle_comm_odds does: `spec` */
+    RLE_COMM_LAST = RLE_COMM_ODDS
 };
 
 /* What stands in a call. Texts point into the message. */
@@ -125,6 +128,9 @@ struct rle_comm_group {
     rle_comm_round *rounds;
     rle_status spoilt; /* not RLE_OK: its members do not mean the same group */
     char spoilt_why[512];
+    int odds_rank; /* has made another group in place of this one: `odds` says it, or ""
+                    */
+    char odds[400];
     uint64_t failed; /* number of the last one that did */
     rle_status failed_code;
     char failed_why[512];
@@ -170,6 +176,12 @@ void rle_comm_compare(rle_comm_group *g, int rank, const rle_comm_message *m);
 /* Nothing comes of it: every collective fails with these words. */
 void rle_comm_group_spoil(rle_comm_group *g, rle_status code, const char *why, size_t n);
 
+/* A rank may have made another group in place of one without a name: words for that,
+ * which are logged once and told to the other ranks; or NULL, as far as anybody knows. */
+const char *rle_comm_odds(rle_comm_group *g);
+/* That rank was said to have. */
+void rle_comm_note_odds(rle_comm_group *g, int rank, const char *words, size_t n);
+
 /* Does this rank call what the one that came first does? Else it fails. */
 void rle_comm_round_compare(rle_comm_round *round, int rank, const char *title,
                             size_t title_len, const char *spec, size_t spec_len);
@@ -188,6 +200,9 @@ void rle_comm_early_take(rle_comm_group *g);
 bool rle_comm_early_forget(rle_comm *comm, const rle_incoming *in);
 /* What the worker has told of a life of a group that is not for this one. */
 void rle_comm_early_void(rle_comm *comm, const rle_peer *peer, const rle_comm_message *m);
+/* The last group without a name that this worker has told of and that we have not made:
+ * what it told (RLE_COMM_MADE), or NULL. */
+const rle_comm_message *rle_comm_early_made(const rle_comm *comm, const rle_peer *peer);
 /* What this worker told is of a life that is over. */
 void rle_comm_early_gone(rle_comm *comm, const rle_peer *peer);
 void rle_comm_early_close(rle_comm *comm);
@@ -240,7 +255,8 @@ struct rle_comm_round {
     char title[RLE_COMM_TITLE], spec[RLE_COMM_SPEC];
     rle_comm_held *held;
     int64_t deadline; /* of this rank, once it is entered */
-    int64_t wake;     /* what the timer is set to; 0: not */
+    int64_t wake;     /* when its time is over, for whoever waits first; 0: for nobody */
+    int64_t look; /* before that the timer looks whether members are at odds; 0: not */
     rle_timer timer;
     double timeout; /* seconds; of who is waiting */
 
@@ -265,6 +281,12 @@ rle_comm_piece rle_comm_piece_of(const rle_comm_round *round, uint32_t part);
 /* Where in `own` a part of this rank's is; and how much room all of them take. */
 size_t rle_comm_own_at(const rle_comm_round *round, uint32_t part);
 size_t rle_comm_own_size(const rle_comm_group *g, const rle_collective *c);
+
+/* ---- message.c, of a piece ---- */
+
+/* What its owner has answered, into the round's data. INTERNAL: it is no such piece. */
+rle_status rle_comm_take_answer(const rle_comm_round *round, const rle_comm_piece *p,
+                                rle_future *f);
 
 /* ---- round.c ---- */
 

@@ -60,6 +60,11 @@ void rle_comm_group_note(rle_comm_group *g, int rank, const rle_comm_message *m)
         rle_comm_group_spoil(g, m->code, m->spec.p, m->spec.n);
         return;
     }
+    if (m->part == RLE_COMM_ODDS) {
+        if (m->number <= g->size)
+            rle_comm_note_odds(g, (int)m->number - 1, m->spec.p, m->spec.n);
+        return;
+    }
     if (m->part == RLE_COMM_VOID) {
         if (m->life == member->life && !member->closed) member->life = 0;
         return;

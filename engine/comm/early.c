@@ -136,6 +136,18 @@ void rle_comm_early_void(rle_comm *comm, const rle_peer *peer, const rle_comm_me
     }
 }
 
+const rle_comm_message *rle_comm_early_made(const rle_comm *comm, const rle_peer *peer)
+{
+    const rle_comm_message *made = NULL;
+    for (const rle_comm_early *h = comm->early; h; h = h->next) {
+        const rle_comm_message *m = &h->note;
+        if (h->in || h->peer != peer || !m->group.n || m->group.p[0] != '#') continue;
+        if (m->part == RLE_COMM_MADE) made = m;
+        if (m->part == RLE_COMM_CLOSED && made && made->life == m->life) made = NULL;
+    }
+    return made;
+}
+
 void rle_comm_early_gone(rle_comm *comm, const rle_peer *peer)
 {
     for (rle_comm_early **at = &comm->early; *at;)

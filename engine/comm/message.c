@@ -173,7 +173,7 @@ rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m)
     good = good && v[TIMEOUT].kind == RLE_VALUE_NUMBER &&
            v[LEFT].kind == RLE_VALUE_NUMBER && m->left >= 0 && m->left < 2e9 &&
            m->number >= 1 && m->oldest >= 1 && m->oldest <= m->number &&
-           m->part >= RLE_COMM_VOID && m->part <= INT32_MAX && v[RANK].u.integer >= 0 &&
+           m->part >= RLE_COMM_LAST && m->part <= INT32_MAX && v[RANK].u.integer >= 0 &&
            v[RANK].u.integer < RLE_COMM_MAX_RANKS && v[LIFE].u.integer >= 1;
     if (good && m->part < 0) {
         bool failed = m->part == RLE_COMM_FAILED || m->part == RLE_COMM_REFUSED;
@@ -188,4 +188,22 @@ rle_status rle_comm_read(const rle_incoming *in, rle_comm_message *m)
     }
     return good ? RLE_OK
                 : rle_fail(RLE_INVALID_ARGUMENT, "malformed call of a collective");
+}
+
+rle_status rle_comm_take_answer(const rle_comm_round *round, const rle_comm_piece *p,
+                                rle_future *f)
+{
+    rle_decoder d;
+    rle_value v;
+    uint16_t count;
+    rle_msg_decoder(rle_future_message(f), &d);
+    RLE_TRY(rle_decode_result_head(&d, &count));
+    if (count != 1) return rle_fail(RLE_INTERNAL, "malformed answer");
+    RLE_TRY(rle_decode(&d, &v));
+    size_t size = v.kind == RLE_VALUE_TENSOR ? v.u.tensor.size : 0;
+    if (size != p->get_size)
+        return rle_fail(RLE_INTERNAL, "an answer of %zu bytes in place of %zu", size,
+                        p->get_size);
+    if (size && !round->dropped) memcpy(round->c.data + p->get, v.u.tensor.data, size);
+    return RLE_OK;
 }

@@ -9,6 +9,8 @@
 enum { WINDOW = 3 }; /* parts on their way to one owner at a time */
 /* An owner tells at the deadline who is missing; it gets so long to do it. */
 #define GRACE (RLE_SECONDS / 4)
+#define LOOK                                                                             \
+    (5 * RLE_SECONDS) /* between two looks whether members are at odds, at the most */
 
 static void next_calls(rle_comm_round *round, int owner);
 
@@ -257,14 +259,33 @@ void rle_comm_round_forget(rle_comm_round *round, const rle_comm_held *held)
 
 /* ---- time ---- */
 
+static void arm_timer(rle_comm_round *round)
+{
+    int64_t at = round->look && round->look < round->wake ? round->look : round->wake;
+    if (rle_service_timer(round->comm->rpc, &round->timer, at) != RLE_OK)
+        rle_comm_round_fail(round, false, RLE_RESOURCE_EXHAUSTED, "%s: out of memory",
+                            round->title);
+}
+
 static void set_timer(rle_comm_round *round, int64_t at, double timeout)
 {
     if (round->wake && round->wake <= at) return;
     round->wake = at;
     round->timeout = timeout;
-    if (rle_service_timer(round->comm->rpc, &round->timer, at) != RLE_OK)
-        rle_comm_round_fail(round, false, RLE_RESOURCE_EXHAUSTED, "%s: out of memory",
-                            round->title);
+    arm_timer(round);
+}
+
+static int64_t next_look(const rle_comm_round *round, int64_t now)
+{
+    int64_t pause = round->c.timeout / 4;
+    return now + (pause < LOOK ? pause : LOOK);
+}
+
+/* Now and then: has somebody made another group? Until that is known. */
+static void look_for_odds(rle_comm_round *round)
+{
+    round->look = rle_comm_odds(round->group) ? 0 : next_look(round, rle_now());
+    if (!round->code && !round->done) arm_timer(round);
 }
 
 /* Who is missing, as far as this rank can see. */
@@ -295,8 +316,20 @@ static void time_over(rle_timer *t)
 {
     rle_comm_round *round =
         (rle_comm_round *)((char *)t - offsetof(rle_comm_round, timer));
-    const rle_comm_group *g = round->group;
+    rle_comm_group *g = round->group;
+    if (round->look && rle_now() < round->wake) {
+        look_for_odds(round);
+        return;
+    }
     round->wake = 0;
+    const char *odds = rle_comm_odds(g);
+    if (odds) {
+        rle_comm_round_fail(round, false, RLE_DEADLINE_EXCEEDED,
+                            "%s not finished after %g s: %s", round->title,
+                            round->timeout, odds);
+        rle_comm_settle(g->comm);
+        return;
+    }
     bool silent[RLE_COMM_MAX_RANKS];
     int n = list_silent(round, silent), told = 0;
     char who[160] = "";
@@ -339,24 +372,6 @@ static void call_failed(rle_comm_round *round, int owner, rle_future *f)
     }
 }
 
-static rle_status take_answer(const rle_comm_round *round, const rle_comm_piece *p,
-                              rle_future *f)
-{
-    rle_decoder d;
-    rle_value v;
-    uint16_t count;
-    rle_msg_decoder(rle_future_message(f), &d);
-    RLE_TRY(rle_decode_result_head(&d, &count));
-    if (count != 1) return rle_fail(RLE_INTERNAL, "malformed answer");
-    RLE_TRY(rle_decode(&d, &v));
-    size_t size = v.kind == RLE_VALUE_TENSOR ? v.u.tensor.size : 0;
-    if (size != p->get_size)
-        return rle_fail(RLE_INTERNAL, "an answer of %zu bytes in place of %zu", size,
-                        p->get_size);
-    if (size && !round->dropped) memcpy(round->c.data + p->get, v.u.tensor.data, size);
-    return RLE_OK;
-}
-
 /* Its owner has not joined so far. It may: the time of the collective is another one. */
 static bool not_there_yet(rle_future *f)
 {
@@ -389,7 +404,7 @@ static void call_over(rle_future *f, void *self)
         call_failed(round, p.owner, f);
         return;
     }
-    rle_status s = take_answer(round, &p, f);
+    rle_status s = rle_comm_take_answer(round, &p, f);
     if (s != RLE_OK) {
         rle_comm_round_fail(round, false, s, "%s: rank %d: %s", round->title, p.owner,
                             rle_message());
@@ -519,7 +534,11 @@ void rle_comm_round_enter(rle_comm_round *round)
                             rle_message());
     if (round->code) return;
     round->deadline = rle_now() + round->c.timeout;
+    bool waited = round->wake; /* others were here before */
+    if (g->id[0] == '#')
+        round->look = next_look(round, round->deadline - round->c.timeout);
     set_timer(round, round->deadline + GRACE, (double)round->c.timeout / RLE_SECONDS);
+    if (waited && round->look) arm_timer(round);
     if (g->spoilt) rle_comm_round_fail(round, false, g->spoilt, "%s", g->spoilt_why);
     rle_comm_round_closed(round);
     take_losses(round);

@@ -3,6 +3,7 @@
  * it. */
 #include "comm_team.h"
 #include "figure.h"
+#include "shifted_clock.h"
 
 static void turns(team *t, int n)
 {
@@ -278,6 +279,132 @@ static void one_name_for_several(void **state)
     free_team(&t);
 }
 
+/* w0 means a group of two, w1 and w2 one of three: without a name these are two groups.
+ */
+static void make_at_odds(team *t)
+{
+    for (int r = 0; r < 3; r++)
+        assert_int_equal(
+            rle_comm_group_new(t->comm[r], names, r ? 3 : 2, "#1", &t->group[r]), RLE_OK);
+}
+
+/* All wait, and after a while know why. */
+static void learn_the_odds(team *t)
+{
+    turns(t, 20);
+    assert_false(logged("has not made the group"));
+    clock_ahead += 6 * RLE_SECONDS;
+    for (int i = 0; i < 2000 && test_log_count < 3; i++) {
+        turn_all(t);
+        usleep(500);
+    }
+    assert_true(logged("a collective waits: worker \"w1\" has not made the group of 2 "
+                       "workers (w0, w1) but one of 3 (w0, w1, w2); give the same names "
+                       "everywhere"));
+    assert_true(logged("a collective waits: worker \"w0\" has not made the group of 3 "
+                       "workers (w0, w1, w2) but one of 2 (w0, w1); give the same names "
+                       "everywhere"));
+    assert_int_equal(test_log_count, 3); /* at each of them, once */
+}
+
+/* That a collective has failed waits for a while for who has not made the group. */
+static void forget_what_was_told(team *t)
+{
+    turns(t, 20);
+    clock_ahead += 60 * RLE_SECONDS;
+    size_t live = 1;
+    for (int i = 0; i < 5000 && live; i++) { /* alarms ring by the clock of the system */
+        live = 0;
+        turn_all(t);
+        for (int r = 0; r < t->size; r++) {
+            rle_rpc_counters c;
+            rle_rpc_count(t->rpc[r], &c);
+            live += c.live_futures + c.live_incoming;
+        }
+        usleep(1000);
+    }
+    assert_nothing_left(t);
+}
+
+static void groups_without_a_name_at_odds(void **state)
+{
+    (void)state;
+    rle_clock clock = {shifted, NULL};
+    rle_clock_set(&clock);
+    team t = make_team(3);
+    rle_tensor *x[RANKS_MAX];
+    rle_comm_work *w[RANKS_MAX];
+    rle_comm_call call = sum_of("grads");
+    for (int r = 0; r < 3; r++) x[r] = filled(RLE_F32, 100, r);
+    make_at_odds(&t);
+    begin_all(&t, &call, x, w, -1);
+    learn_the_odds(&t);
+    for (int r = 0; r < 3; r++) assert_false(over(&t, r, w[r]));
+    clock_ahead += 20 * RLE_SECONDS;
+    wait_works(&t, w);
+    assert_failed(
+        &t, 0, w[0], RLE_DEADLINE_EXCEEDED,
+        "allreduce \"grads\" not finished after 20 s: worker \"w1\" has not made "
+        "the group of 2 workers (w0, w1) but one of 3 (w0, w1, w2)",
+        x[0]);
+    for (int r = 1; r < 3; r++)
+        assert_failed(
+            &t, r, w[r], RLE_DEADLINE_EXCEEDED,
+            "allreduce \"grads\" not finished after 20 s: worker \"w0\" has not made "
+            "the group of 3 workers (w0, w1, w2) but one of 2 (w0, w1)",
+            x[r]);
+    forget_what_was_told(&t);
+    release_all(&t, x);
+    free_team(&t);
+    rle_clock_set(NULL);
+}
+
+/* It was no mistake: w0 makes the other one, too, only later. */
+static void groups_that_only_seemed_at_odds(void **state)
+{
+    (void)state;
+    rle_clock clock = {shifted, NULL};
+    rle_clock_set(&clock);
+    team t = make_team(3);
+    rle_tensor *x[RANKS_MAX];
+    rle_comm_work *w[RANKS_MAX];
+    rle_comm_call call = sum_of("grads");
+    call.timeout = 1000 * RLE_SECONDS;
+    for (int r = 0; r < 3; r++) x[r] = filled(RLE_F32, 100, r);
+    make_at_odds(&t);
+    rle_comm_group *two = t.group[0];
+    begin_all(&t, &call, x, w, -1);
+    learn_the_odds(&t);
+    rle_comm_work *of_two = w[0];
+    assert_int_equal(rle_comm_group_new(t.comm[0], names, 3, "#1", &t.group[0]), RLE_OK);
+    rle_tensor *y = filled(RLE_F32, 100, 0);
+    w[0] = begin_with(&t, 0, &call, &y);
+    wait_works(&t, w);
+    for (int r = 0; r < 3; r++) {
+        assert_int_equal(rle_comm_finish(w[r], NULL), RLE_OK);
+        rle_comm_work_free(w[r]);
+    }
+    assert_true(value(y, 7) == value(x[1], 7) && value(y, 7) == value(x[2], 7));
+    /* A rank that is silent now is one that is silent. */
+    call.timeout = 20 * RLE_SECONDS;
+    begin_all(&t, &call, x, w, 0);
+    clock_ahead += 30 * RLE_SECONDS;
+    wait_works(&t, w);
+    for (int r = 1; r < 3; r++) {
+        assert_int_equal(rle_comm_finish(w[r], NULL), RLE_DEADLINE_EXCEEDED);
+        assert_non_null(strstr(rle_message(), "(rank 0 silent?)"));
+        rle_comm_work_free(w[r]);
+    }
+    rle_comm_group_free(two);
+    assert_int_equal(rle_comm_finish(of_two, NULL), RLE_CANCELLED);
+    rle_comm_work_free(of_two);
+    forget_what_was_told(&t);
+    rle_tensor_release(y);
+    release_all(&t, x);
+    free_team(&t);
+    rle_clock_set(NULL);
+}
+
 /* Groups of ever new workers: those of one that was closed are forgotten. */
 static void closed_groups_leave_no_workers(void **state)
 {
@@ -368,6 +495,8 @@ int main(void)
         TEST(two_sizes),
         TEST(two_orders),
         TEST(one_name_for_several),
+        TEST(groups_without_a_name_at_odds),
+        TEST(groups_that_only_seemed_at_odds),
         TEST(closed_groups_leave_no_workers),
         TEST(a_group_keeps_its_workers),
         TEST(told_when_they_meet),
