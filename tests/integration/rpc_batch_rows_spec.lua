@@ -2,6 +2,7 @@
 package.path = "tests/support/?.lua;" .. package.path
 local batched = require "batched"
 local rl = require "rlengine"
+local fails = require "fails"
 local figure = require "figure"
 local signal = require "posix.signal"
 local workers = require "workers"
@@ -9,12 +10,6 @@ local rpc = rl.rpc
 
 local FULL = os.getenv "RLE_FULL" == "1"
 local OBSERVER, declare, start, all = batched.OBSERVER, batched.declare, batched.start, batched.all
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 describe("a batch", function()
   local group

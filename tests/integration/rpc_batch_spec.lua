@@ -2,18 +2,13 @@
 package.path = "tests/support/?.lua;" .. package.path
 local batched = require "batched"
 local rl = require "rlengine"
+local fails = require "fails"
 local figure = require "figure"
 local workers = require "workers"
 local rpc = rl.rpc
 
 local FULL = os.getenv "RLE_FULL" == "1"
 local OBSERVER, declare, start, all = batched.OBSERVER, batched.declare, batched.start, batched.all
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 describe("a batched function", function()
   local group

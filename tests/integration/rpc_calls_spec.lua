@@ -1,14 +1,9 @@
 -- Calls between processes: values, futures, errors, nesting, bounds, deadlines.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local workers = require "workers"
 local rpc = rl.rpc
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 local ECHO = [[
 rpc.register("echo", function(...) return ... end)

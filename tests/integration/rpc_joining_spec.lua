@@ -2,6 +2,7 @@
 -- has; and leaving without a word of the script's.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local launched = require "launched"
 local process = require "process"
 local proxies = require "proxy"
@@ -82,12 +83,6 @@ describe("a first connection", function()
     started:remove()
   end)
 end)
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 describe("a worker that is not there", function()
   it("is waited for as long as join_timeout, then NOT_FOUND names those who are", function()

@@ -2,6 +2,7 @@
 -- beside them; and workers that do not read.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local core = require "rlengine.core"
 local process = require "process"
 local workers = require "workers"
@@ -14,12 +15,6 @@ local MB = 1e6
 local size = full and 1000 * MB or 100 * MB
 -- What is resident beside the message: buffers, and what the allocator of a sanitizer keeps.
 local slack = 24 * 2 ^ 20
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 local PEAK = [[
 local function peak()

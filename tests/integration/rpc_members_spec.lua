@@ -1,17 +1,12 @@
 -- Who comes and goes, as scripts are told; calls that are made again.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local core = require "rlengine.core"
 local process = require "process"
 local workers = require "workers"
 local signal = require "posix.signal"
 local rpc = rl.rpc
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 describe("who comes and goes", function()
   it("is told to functions of the script", function()

@@ -1,15 +1,10 @@
 -- References to objects of other workers: their life, their owner's, and third parties.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local workers = require "workers"
 local signal = require "posix.signal"
 local rpc = rl.rpc
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 local COUNTER = [[
 local Counter = rpc.class("Counter", { "add", "get", "me", "ask" })

@@ -2,6 +2,7 @@
 -- processes, stopped and killed.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local figure = require "figure"
 local process = require "process"
 local workers = require "workers"
@@ -9,12 +10,6 @@ local signal = require "posix.signal"
 local rpc = rl.rpc
 
 local full = os.getenv "RLE_FULL"
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 local function count(text, part)
   local n, at = 0, 1

@@ -2,6 +2,7 @@
 -- and large messages beside small ones.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local core = require "rlengine.core"
 local workers = require "workers"
 local figure = require "figure"
@@ -9,12 +10,6 @@ local signal = require "posix.signal"
 local rpc = rl.rpc
 
 local full = os.getenv "RLE_FULL"
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 local OBSERVER = [[
 local net = rl.nn.Linear(4, 2)

@@ -1,17 +1,12 @@
 -- Workers: joining, leaving, dying, being busy; and what a worker's coroutines may do.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local core = require "rlengine.core"
 local process = require "process"
 local workers = require "workers"
 local signal = require "posix.signal"
 local rpc = rl.rpc
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 local BASIC = [[
 rpc.register("echo", function(...) return ... end)

@@ -2,6 +2,7 @@
 -- worker listens: nowhere that others reach, unless it was said so.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local core = require "rlengine.core"
 local figure = require "figure"
 local launched = require "launched"
@@ -10,12 +11,6 @@ local workers = require "workers"
 local rpc = rl.rpc
 
 local full = os.getenv "RLE_FULL" ~= nil
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 -- A worker that counts whatever is run in it: what it exports, and what it does not.
 local COUNTED = [[

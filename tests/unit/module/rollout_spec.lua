@@ -1,11 +1,7 @@
 -- rl.rollout: what an observer has seen, as pieces.
+package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
+local fails = require "fails"
 
 -- An environment that counts: observation {t}, over after `n` steps.
 local function play(rollout, n, first)

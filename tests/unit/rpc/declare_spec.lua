@@ -1,12 +1,8 @@
 -- What rpc.class and rpc.register accept, and what works without being a worker.
+package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local fails = require "fails"
 local rpc = rl.rpc
-
-local function fails(fn, ...)
-  local ok, err = pcall(fn, ...)
-  assert.is_false(ok, "it did not fail")
-  return err
-end
 
 describe("rpc.class", function()
   it("makes objects as any class does", function()
