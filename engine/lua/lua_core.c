@@ -13,6 +13,7 @@ static const char contexts_key, current_key, module_key;
 static int context_gc(lua_State *L)
 {
     rle_context *c = lua_touserdata(L, 1);
+    rle_lua_scopes_leave(c);
     if (rle_context_current() == c) rle_context_switch(NULL);
     return 0;
 }

@@ -97,11 +97,17 @@ struct rle_device *rle_lua_default_device(lua_State *L);
  * without history, move to the default device, on the account of the same owner. */
 void rle_lua_to_default(lua_State *L, int idx, int count);
 
-/* ---- scopes: lua_memory.c ---- */
+/* ---- scopes: lua_scope.c ---- */
 struct rle_lua_handle;
-void rle_lua_scope_add(struct rle_lua_handle *h);
+void rle_lua_scope_add(struct rle_lua_handle *h); /* to the running one */
 void rle_lua_scope_remove(struct rle_lua_handle *h);
-/* Collector work for the bytes allocated since the last call; how much, is said in lua_memory.c. */
+/* The context goes: what scopes it still has belong to none. */
+void rle_lua_scopes_leave(rle_context *c);
+void rle_lua_add_scopes(lua_State *L); /* into core.memory, the table on top */
+
+/* ---- the collector: lua_memory.c ---- */
+/* Collector work for the bytes allocated since the last call; how much, is said in
+ * lua_memory.c. */
 void rle_lua_pay_debt(lua_State *L);
 
 /* ---- one opener a layer ---- */

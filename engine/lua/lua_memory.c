@@ -1,4 +1,4 @@
-/* lua_memory.c - memory as scripts see it: figures, limits, scopes, and the collector.
+/* lua_memory.c - memory as scripts see it: figures, limits, and the collector.
  *
  * Lua's collector does not see the bytes behind a userdata. So every allocation is
  * charged as debt, and the debt is paid in collector steps: for each external MB a step
@@ -234,126 +234,6 @@ static int memory_format(lua_State *L)
     return 1;
 }
 
-/* ---- scopes ---- */
-
-typedef struct rle_lua_scope {
-    rle_lua_handle *first;
-    struct rle_lua_scope *outer;
-    uint32_t site;
-} rle_lua_scope;
-
-void rle_lua_scope_add(rle_lua_handle *h)
-{
-    rle_lua_scope *s = rle_context_current()->scope;
-    h->scope = s;
-    h->prev = NULL;
-    h->next = s->first;
-    if (s->first) s->first->prev = h;
-    s->first = h;
-}
-
-void rle_lua_scope_remove(rle_lua_handle *h)
-{
-    if (h->prev)
-        h->prev->next = h->next;
-    else
-        h->scope->first = h->next;
-    if (h->next) h->next->prev = h->prev;
-    h->scope = NULL;
-    h->prev = h->next = NULL;
-}
-
-static int scope_gc(lua_State *L)
-{
-    rle_lua_scope *s = lua_touserdata(L, 1);
-    while (s->first) rle_lua_scope_remove(s->first);
-    return 0;
-}
-
-static const char scope_meta_key;
-
-/* scope_push() -> scope, which the caller must hold until it pops it */
-static int scope_push(lua_State *L)
-{
-    rle_context *c = rle_lua_enter(L);
-    rle_lua_scope *s = lua_newuserdata(L, sizeof *s);
-    *s = (rle_lua_scope){.outer = c->scope, .site = rle_context_site(c)};
-    rle_rawgetp(L, LUA_REGISTRYINDEX, &scope_meta_key);
-    lua_setmetatable(L, -2);
-    c->scope = s;
-    return 1;
-}
-
-/* Move the handles found in the value on top (also inside tables, with `seen` at index
- * `seen`) from scope s to the one outside it. */
-static void keep_value(lua_State *L, rle_lua_scope *s, int seen)
-{
-    rle_lua_handle *h = rle_lua_to_handle(L, -1);
-    if (h) {
-        if (h->scope != s) return;
-        rle_lua_scope_remove(h);
-        rle_context *c = rle_context_current();
-        void *inner = c->scope;
-        c->scope = s->outer;
-        if (s->outer) rle_lua_scope_add(h);
-        c->scope = inner;
-        return;
-    }
-    if (!lua_istable(L, -1)) return;
-    luaL_checkstack(L, 8, "scope result");
-    lua_pushvalue(L, -1);
-    lua_rawget(L, seen);
-    bool known = lua_toboolean(L, -1);
-    lua_pop(L, 1);
-    if (known) return;
-    lua_pushvalue(L, -1);
-    lua_pushboolean(L, true);
-    lua_rawset(L, seen);
-    lua_pushnil(L);
-    while (lua_next(L, -2)) {
-        keep_value(L, s, seen);
-        lua_pop(L, 1);
-    }
-}
-
-/* scope_pop(scope, results...): close what was made in it, but the results */
-static int scope_pop(lua_State *L)
-{
-    rle_context *c = rle_lua_enter(L);
-    rle_lua_scope *s = lua_touserdata(L, 1);
-    int top = lua_gettop(L);
-    lua_newtable(L);
-    for (int i = 2; i <= top; i++) {
-        lua_pushvalue(L, i);
-        keep_value(L, s, top + 1);
-        lua_pop(L, 1);
-    }
-    while (s->first) {
-        rle_lua_handle *h = s->first;
-        rle_lua_scope_remove(h);
-        rle_tensor *t = h->t;
-        h->t = NULL;
-        h->by_scope = true;
-        h->closed_at = s->site;
-        rle_tensor_release(t);
-    }
-    c->scope = s->outer;
-    return 0;
-}
-
-/* keep(values...): out of every scope; -> the values */
-static int scope_keep(lua_State *L)
-{
-    rle_lua_enter(L);
-    int top = lua_gettop(L);
-    for (int i = 1; i <= top; i++) {
-        rle_lua_handle *h = rle_lua_to_handle(L, i);
-        if (!h) rle_lua_check_tensor(L, i);
-        if (h->scope) rle_lua_scope_remove(h);
-    }
-    return top;
-}
-
 static const luaL_Reg memory_functions[] = {
     {"allocated", memory_allocated},
     {"reserved", memory_reserved},
@@ -368,9 +248,6 @@ static const luaL_Reg memory_functions[] = {
     {"report_text", memory_report_text},
     {"parse", memory_parse},
     {"format", memory_format},
-    {"scope_push", scope_push},
-    {"scope_pop", scope_pop},
-    {"keep", scope_keep},
     {NULL, NULL},
 };
 
@@ -378,9 +255,6 @@ void rle_lua_open_memory(lua_State *L)
 {
     rle_device_on_pressure(on_pressure, NULL);
     lua_newtable(L);
-    lua_pushcfunction(L, scope_gc);
-    lua_setfield(L, -2, "__gc");
-    rle_rawsetp(L, LUA_REGISTRYINDEX, &scope_meta_key);
-    lua_newtable(L);
     rle_lua_setfuncs(L, memory_functions);
+    rle_lua_add_scopes(L);
 }

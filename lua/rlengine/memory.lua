@@ -139,17 +139,15 @@ function memory.assert_flat(fn, given)
 end
 
 local function close(scope, ok, ...)
-  if not ok then
-    c.scope_pop(scope)
-    error((...), 0)
-  end
   c.scope_pop(scope, ...)
+  if not ok then error((...), 0) end
   return ...
 end
 
 --- Run fn(...). At its end, also by an error, every tensor handle made inside closes, but
--- those returned (also inside tables) or passed to rl.keep. Parameters, optimizers and a
--- live graph keep their own hold. Using a closed handle raises and names the scope.
+-- those returned or raised (also inside tables of any depth, as keys too) or passed to
+-- rl.keep. Parameters, optimizers and a live graph keep their own hold. Using a closed handle
+-- raises and names the scope.
 function memory.scope(fn, ...)
   return close(c.scope_push(), pcall(fn, ...))
 end

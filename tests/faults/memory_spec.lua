@@ -98,6 +98,51 @@ describe("F21: a program that starts", function()
   end)
 end)
 
+-- A tree that scopes walk through again and again: most of what Lua allocates is for that.
+local SCOPES = [[
+local rl = require "rlengine"
+local function twigs(depth)
+  return depth > 0 and { twigs(depth - 1), twigs(depth - 1) } or {}
+end
+local tree, failed, open, made = twigs(7), 0, 0, nil
+local function inside()
+  made = rl.ones(3)
+  return tree, { rl.ones(4) }
+end
+for _ = 1, 1000 do
+  local ok, err = pcall(rl.scope, inside)
+  if not ok then
+    failed = failed + 1
+    assert(tostring(err):find "memory", err)
+  end
+  if pcall(made.sum, made) then open = open + 1 end
+end
+made = nil
+local outer = rl.scope(function() return { rl.ones(3) } end)
+collectgarbage()
+collectgarbage()
+print(failed, open, outer[1]:sum():item(), rl.memory.stats().tensors)
+]]
+
+describe("F21: a scope that lacks memory for Lua once", function()
+  it("says so, is over, and has closed what was made in it", function()
+    local folder = process.folder()
+    process.write(folder .. "/scopes.lua", SCOPES)
+    local count, walked = full and 400 or 40, 0
+    for i = 1, count do
+      local r = process.run({ process.program(), folder .. "/scopes.lua" },
+        { env = { RL_FAULT = "lua:" .. 10000 + 137 * i % 9000 } })
+      assert.equal(0, r.code, r.err)
+      assert.matches("^[01]\t0\t3\t2\n$", r.out)
+      if r.out:sub(1, 1) == "1" then walked = walked + 1 end
+    end
+    process.remove(folder)
+    assert.is_true(walked > count / 2)
+    figure("F21", "memory for Lua ends in %d of %d scopes: each is over, with what it made closed",
+      walked, count)
+  end)
+end)
+
 -- A function that fails takes its coroutine along, so each call needs a new one.
 local SERVES = [[
 local core, rpc = require "rlengine.core", require("rlengine").rpc

@@ -180,6 +180,96 @@ describe("memory", function()
       assert.near(2 * math.exp(2), x.grad[1]:item(), 1e-4)
     end)
 
+    -- Whatever went wrong before: handles come and go, and scopes close what is theirs.
+    local function is_sound()
+      collect()
+      local ring = {}
+      for i = 1, 2000 do ring[i % 50] = rl.ones(3) end
+      ring = nil -- luacheck: ignore
+      collect()
+      local inner
+      local outer = rl.scope(function() inner = rl.ones(2); return rl.ones(3) end)
+      assert.is_false((pcall(function() return inner + 1 end)))
+      assert.equal(6, (outer + 1):sum():item())
+    end
+
+    it("keeps results however deep they lie, in circles, and as keys", function()
+      local depth = 20000
+      local last, looked = rl.scope(function()
+        local first = { before = false, obs = rl.ones(4) }
+        local last = first
+        for _ = 2, depth do last = { obs = rl.ones(4), before = last } end
+        first.before, last.last = last, last
+        return last, { [rl.full({ 2 }, 7)] = { [last] = true } }
+      end)
+      local n, at = 0, last
+      repeat
+        n = n + at.obs:sum():item() / 4
+        at = at.before
+      until at == last
+      assert.equal(depth, n)
+      assert.equal(14, next(looked):sum():item())
+      is_sound()
+    end)
+
+    it("keeps what an error carries", function()
+      local closed
+      local ok, err = pcall(rl.scope, function()
+        closed = rl.ones(1)
+        error { obs = rl.ones(4) }
+      end)
+      assert.is_false(ok)
+      assert.equal(4, err.obs:sum():item())
+      assert.is_false((pcall(function() return closed + 1 end)))
+      ok, err = pcall(rl.scope, function() error(rl.ones(5)) end)
+      assert.is_false(ok)
+      assert.equal(5, err:sum():item())
+    end)
+
+    it("may be left at any place of its own by an error", function()
+      for place = 1, 40 do
+        pcall(function()
+          rl.scope(function()
+            local _ = rl.ones(2)
+            debug.sethook(function() debug.sethook(); error "stop" end, "", place)
+          end)
+          debug.sethook()
+        end)
+        is_sound()
+      end
+    end)
+
+    it("closes in the scope around it what one that was left has made", function()
+      local made
+      rl.scope(function()
+        local held = coroutine.create(function()
+          require("rlengine.core").memory.scope_push()
+          made = rl.ones(2)
+        end)
+        coroutine.resume(held)
+        require("rlengine.core").memory.scope_push() -- and nobody pops it
+        made = { made, rl.ones(3) }
+      end)
+      assert.equal(2, #made[1]) -- another coroutine's
+      assert.is_false((pcall(function() return made[2] + 1 end)))
+      is_sound()
+    end)
+
+    it("goes with a coroutine that is dropped in the middle", function()
+      for _ = 1, 100 do
+        local inner
+        local co = coroutine.wrap(function()
+          inner = rl.ones(2)
+          rl.scope(rl.scope, function() inner = rl.ones(2); coroutine.yield() end)
+        end)
+        co()
+        co = nil -- luacheck: ignore
+        collect()
+        assert.equal(2, inner:sum():item())
+      end
+      is_sound()
+    end)
+
     it("frees at a known place", function()
       local before = rl.memory.allocated()
       rl.scope(function() for _ = 1, 10 do rl.zeros(1000) end end)
