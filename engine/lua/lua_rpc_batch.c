@@ -313,12 +313,8 @@ static void refuse(rle_incoming *in, const rle_call_head *head, rle_status code)
 {
     char text[1024];
     snprintf(text, sizeof text, "%s", rle_message());
-    const char *self = rle_rpc_name(rle_lua_rpc_state.rpc);
-    rle_wire_error e = {.code = code,
-                        .outcome = RLE_OUTCOME_NOT_EXECUTED,
-                        .message = {text, strlen(text)},
-                        .worker = {self, strlen(self)},
-                        .method = {head->method, head->method_len}};
+    rle_wire_error e = rle_error_of(code, RLE_OUTCOME_NOT_EXECUTED, text,
+                                    rle_rpc_name(rle_lua_rpc_state.rpc), head->method);
     rle_incoming_fail(rle_lua_rpc_state.rpc, in, &e);
 }
 

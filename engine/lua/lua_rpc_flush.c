@@ -88,12 +88,9 @@ static void fail_with_message(rle_lua_flush *f, rle_status code)
 {
     char text[1024];
     snprintf(text, sizeof text, "%s", rle_message());
-    const char *self = rle_rpc_name(rle_lua_rpc_state.rpc);
-    rle_wire_error e = {.code = code,
-                        .outcome = RLE_OUTCOME_NOT_EXECUTED,
-                        .message = {text, strlen(text)},
-                        .worker = {self, strlen(self)},
-                        .method = {f->batch->method, strlen(f->batch->method)}};
+    rle_wire_error e =
+        rle_error_of(code, RLE_OUTCOME_NOT_EXECUTED, text,
+                     rle_rpc_name(rle_lua_rpc_state.rpc), f->batch->method);
     rle_lua_flush_fail(f, &e);
 }
 
@@ -501,11 +498,8 @@ static int batch_reply(lua_State *L)
             /* Too large for this caller; the others get theirs. */
             char text[512];
             snprintf(text, sizeof text, "%s", rle_message());
-            const char *self = rle_rpc_name(s->rpc);
-            rle_wire_error e = {.code = status,
-                                .message = {text, strlen(text)},
-                                .worker = {self, strlen(self)},
-                                .method = {f->batch->method, strlen(f->batch->method)}};
+            rle_wire_error e = rle_error_of(status, RLE_OUTCOME_NONE, text,
+                                            rle_rpc_name(s->rpc), f->batch->method);
             rle_incoming_fail(s->rpc, c->in, &e);
         }
         c->in = NULL;

@@ -108,11 +108,8 @@ static void abandon_call(rle_lua_handler *h)
     const char *method = h->in ? h->info.head.method : h->flush->batch->method;
     snprintf(text, sizeof text, "\"%s\" stopped while it ran \"%s\" (outcome: unknown)",
              name, method);
-    rle_wire_error e = {.code = RLE_UNAVAILABLE,
-                        .outcome = RLE_OUTCOME_UNKNOWN,
-                        .message = {text, strlen(text)},
-                        .worker = {name, strlen(name)},
-                        .method = {method, strlen(method)}};
+    rle_wire_error e =
+        rle_error_of(RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN, text, name, method);
     if (h->flush) rle_lua_flush_fail(h->flush, &e);
     if (h->in) rle_incoming_fail(rle_lua_rpc_state.rpc, h->in, &e);
     h->in = NULL;

@@ -3,6 +3,8 @@
  * Unknown fields are skipped, so that later versions may say more. */
 #include "rpc/rpc.h"
 
+#include <string.h>
+
 enum {
     FIELD_MESSAGE = 1,
     FIELD_WORKER,
@@ -16,6 +18,21 @@ enum {
 };
 
 enum { MESSAGE_MAX = 8 << 10, TRACEBACK_MAX = 32 << 10, DATA_MAX = 256 << 10 };
+
+static rle_slice slice(const char *text)
+{
+    return (rle_slice){text, text ? strlen(text) : 0};
+}
+
+rle_wire_error rle_error_of(rle_status code, rle_outcome outcome, const char *message,
+                            const char *worker, const char *method)
+{
+    return (rle_wire_error){.code = code,
+                            .outcome = outcome,
+                            .message = slice(message),
+                            .worker = slice(worker),
+                            .method = slice(method)};
+}
 
 static void put(rle_writer *w, int field, rle_slice s, size_t max)
 {

@@ -159,9 +159,8 @@ void rle_future_fail(rle_future *f, rle_status code, rle_outcome outcome, const 
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    rle_wire_error e = {.code = code, .outcome = outcome, .message = {text, strlen(text)}};
-    if (f->peer) e.worker = (rle_slice){f->peer->name, strlen(f->peer->name)};
-    e.method = (rle_slice){f->method, strlen(f->method)};
+    rle_wire_error e =
+        rle_error_of(code, outcome, text, f->peer ? f->peer->name : NULL, f->method);
     rle_writer w;
     rle_writer_init(&w);
     rle_error_encode(&w, &e);

@@ -177,12 +177,8 @@ rle_status rle_publication_stage(rle_publication *p, const rle_encoder *e, bool 
 
 static void refuse(rle_conn *conn, uint64_t id, rle_status code, const char *text)
 {
-    const char *name = conn->rpc->name;
-    rle_wire_error e = {.code = code,
-                        .outcome = RLE_OUTCOME_NOT_EXECUTED,
-                        .message = {text, strlen(text)},
-                        .worker = {name, strlen(name)},
-                        .method = {METHOD, sizeof METHOD - 1}};
+    rle_wire_error e =
+        rle_error_of(code, RLE_OUTCOME_NOT_EXECUTED, text, conn->rpc->name, METHOD);
     rle_frame f = {.type = RLE_FRAME_ERROR, .id = id};
     rle_conn_send_error(conn, &f, &e);
 }

@@ -275,6 +275,10 @@ typedef struct rle_wire_error {
     rle_slice via[RLE_ERROR_HOPS]; /* workers it passed through, first one first */
 } rle_wire_error;
 
+/* One that says no more than this; the texts are borrowed. `worker`, `method`: NULL is
+ * none. */
+rle_wire_error rle_error_of(rle_status code, rle_outcome outcome, const char *message,
+                            const char *worker, const char *method);
 void rle_error_encode(rle_writer *w, const rle_wire_error *e);
 /* INVALID_ARGUMENT when malformed. Slices point into the message. */
 rle_status rle_error_decode(const rle_msg *m, rle_wire_error *out);

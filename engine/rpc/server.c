@@ -166,11 +166,7 @@ void rle_incoming_fail_text(rle_incoming *in, rle_status code, rle_outcome outco
     rle_frame f = answer(in, RLE_FRAME_ERROR);
     incoming_free(in);
     if (!conn) return;
-    rle_wire_error e = {.code = code,
-                        .outcome = outcome,
-                        .message = {text, strlen(text)},
-                        .worker = {name, strlen(name)},
-                        .method = {head.method, head.method_len}};
+    rle_wire_error e = rle_error_of(code, outcome, text, name, head.method);
     rle_conn_send_error(conn, &f, &e);
 }
 
@@ -221,11 +217,8 @@ static rle_incoming *incoming_alloc(rle_rpc *rpc)
 
 static void refuse_call(rle_conn *conn, const rle_frame *f, rle_status code)
 {
-    const char *text = rle_message(), *name = conn->rpc->name;
-    rle_wire_error e = {.code = code,
-                        .outcome = RLE_OUTCOME_NOT_EXECUTED,
-                        .message = {text, strlen(text)},
-                        .worker = {name, strlen(name)}};
+    rle_wire_error e = rle_error_of(code, RLE_OUTCOME_NOT_EXECUTED, rle_message(),
+                                    conn->rpc->name, NULL);
     rle_frame answer_frame = {.type = RLE_FRAME_ERROR,
                               .id = f->id,
                               .credit = f->flags & RLE_FLAG_NESTED ? 0 : 1};
