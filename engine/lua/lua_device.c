@@ -381,5 +381,6 @@ void rle_lua_open_device(lua_State *L)
     rle_rawsetp(L, LUA_REGISTRYINDEX, &meta_key);
     lua_newtable(L);
     rle_lua_setfuncs(L, functions);
-    if (!rle_device_cpu()) rle_lua_raise(L, RLE_RESOURCE_EXHAUSTED);
+    rle_device *cpu;
+    rle_lua_check(L, rle_device_get("cpu", 0, &cpu)); /* opened here or not at all */
 }

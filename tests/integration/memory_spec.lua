@@ -242,7 +242,7 @@ describe("out of memory", function()
   it("refuses a limit that is none, with the variable's name", function()
     local r = run("rl.zeros(1)", { env = { RLENGINE_DEVICE_LIMIT = "lots" } })
     assert.equal(1, r.code)
-    assert.matches('RLENGINE_DEVICE_LIMIT: "lots" is no size', r.err)
+    assert.matches('INVALID_ARGUMENT: RLENGINE_DEVICE_LIMIT: "lots" is no size', r.err)
   end)
 end)
 
