@@ -56,6 +56,12 @@ static rle_status limit_from_environment(rle_device *dev)
     rle_status status = rle_bytes_parse(text, &bytes);
     if (status != RLE_OK)
         return rle_fail(status, "RLENGINE_DEVICE_LIMIT: %s", rle_message());
+    if (!bytes)
+        return rle_fail(
+            RLE_INVALID_ARGUMENT,
+            "RLENGINE_DEVICE_LIMIT: \"%.64s\" is less than a byte; leave it unset "
+            "for no limit",
+            text);
     rle_device_set_limit(dev, bytes);
     return RLE_OK;
 }
@@ -218,12 +224,36 @@ rle_status rle_device_synchronize(rle_device *dev)
     return dev->synchronize ? dev->synchronize(dev) : RLE_OK;
 }
 
+/* That it could ever be had. */
+static rle_status check_workspace(rle_device *dev, size_t bytes)
+{
+    rle_memory_stats s;
+    rle_device_memory(dev, &s);
+    rle_device_properties p;
+    size_t room =
+        rle_device_get_properties(dev, &p) == RLE_OK && p.memory ? p.memory : SIZE_MAX;
+    bool limited = s.limit && s.limit < room;
+    if (limited) room = s.limit;
+    if (bytes <= room) return RLE_OK;
+    char wanted[32], text[32];
+    return rle_fail(
+        RLE_INVALID_ARGUMENT,
+        "%s: a workspace of %s for products of matrices is more than %s of %s", dev->name,
+        rle_bytes_format((double)bytes, wanted, sizeof wanted),
+        limited ? "the limit" : "the device's memory",
+        rle_bytes_format((double)room, text, sizeof text));
+}
+
 rle_status rle_device_blas(rle_device *dev, const rle_blas_settings *set,
                            rle_blas_state *out)
 {
     if (!dev->blas)
         return rle_fail(RLE_UNIMPLEMENTED,
                         "%s: products of matrices have no settings there", dev->name);
+    rle_blas_state now;
+    if (set && dev->blas(dev, NULL, &now) == RLE_OK &&
+        set->workspace != now.settings.workspace)
+        RLE_TRY(check_workspace(dev, set->workspace));
     return dev->blas(dev, set, out);
 }
 

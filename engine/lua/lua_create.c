@@ -68,6 +68,39 @@ static void require_grad_if(lua_State *L, const rle_lua_create *c, rle_tensor *t
     if (c->requires_grad) rle_lua_check(L, rle_set_requires_grad(t, true));
 }
 
+/* ---- numbers into tensors ---- */
+
+/* Whether its whole part is one of dtype's numbers. */
+static bool holds(rle_dtype dtype, double v)
+{
+    switch (dtype) {
+    case RLE_U8:
+        return v > -1 && v < 256;
+    case RLE_I32:
+        return v > -0x1p31 - 1 && v < 0x1p31;
+    case RLE_I64:
+        return v >= -0x1p63 && v < 0x1p63;
+    default:
+        return true;
+    }
+}
+
+static const char *range_of(rle_dtype dtype)
+{
+    return dtype == RLE_U8    ? "0 to 255"
+           : dtype == RLE_I32 ? "-2147483648 to 2147483647"
+                              : "-2^63 to 2^63 - 1";
+}
+
+int64_t rle_lua_check_whole(lua_State *L, rle_dtype dtype, double v)
+{
+    if (dtype == RLE_BOOL) return v != 0;
+    if (!holds(dtype, v))
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "%.14g does not fit into %s, which is %s",
+                     rle_lua_shown(v), rle_dtype_name(dtype), range_of(dtype));
+    return rle_dtype_is_float(dtype) ? 0 : (int64_t)v;
+}
+
 /* ---- tensor{...} ---- */
 
 /* Sizes of the nested table at idx, by its first entries. */
@@ -139,7 +172,9 @@ static void write_numbers(lua_State *L, rle_tensor *t, const double *number)
     t->storage->version = 0;
 }
 
-/* tensor(number | boolean | nested table | tensor [, {dtype, device, requires_grad}]) */
+/* tensor(number | boolean | nested table | tensor [, {dtype, device, requires_grad}]).
+ * Numbers that dtype cannot hold are refused; t:to(dtype) takes the nearest end instead.
+ */
 static int create_tensor(lua_State *L)
 {
     rle_lua_enter(L);
@@ -166,6 +201,12 @@ static int create_tensor(lua_State *L)
     if (numel > 0) read_table(L, &f, ndim, shape, 0);
     lua_pop(L, 1);
     rle_lua_check_create(L, options, f.all_bool ? RLE_BOOL : RLE_F32, NULL, &c);
+    for (int64_t i = 0; i < numel; i++)
+        if (!holds(c.dtype, f.number[i]))
+            rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                         "tensor: element %lld, %.14g, does not fit into %s, which is %s",
+                         (long long)i + 1, rle_lua_shown(f.number[i]),
+                         rle_dtype_name(c.dtype), range_of(c.dtype));
     rle_tensor **slot = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_tensor_new(c.device, c.dtype, ndim, shape, slot));
     if (numel > 0) write_numbers(L, *slot, f.number);
@@ -208,7 +249,8 @@ static int create_filled(lua_State *L, int first, bool fill_it, double value,
     rle_tensor **slot = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_tensor_new(c.device, c.dtype, ndim, shape, slot));
     if (fill_it)
-        rle_lua_check(L, rle_op_fill(*slot, value, rle_lua_whole(c.dtype, value)));
+        rle_lua_check(L,
+                      rle_op_fill(*slot, value, rle_lua_check_whole(L, c.dtype, value)));
     require_grad_if(L, &c, *slot);
     return 1;
 }

@@ -6,6 +6,7 @@
  * asked for, else the CPU. */
 #include "lua/lua_tensor.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -211,9 +212,10 @@ static double number_field(lua_State *L, const char *key, double otherwise)
     lua_getfield(L, 2, key);
     double v = lua_isnil(L, -1) ? otherwise : luaL_checknumber(L, -1);
     lua_pop(L, 1);
-    if (!(v >= 0 && v <= 0x1p53))
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "matmul: %s must not be negative, got %g",
-                     key, v);
+    if (!(v >= 0 && v <= 0x1p53 && v == floor(v)))
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                     "matmul: %s must be a whole number from 0, got %.14g", key,
+                     rle_lua_shown(v));
     return v;
 }
 

@@ -311,7 +311,7 @@ int rle_lua_tensor_newindex(lua_State *L)
         rle_lua_check(L, rle_op_copy_into(part, source));
     } else if (lua_isnumber(L, 3) || lua_isboolean(L, 3)) {
         double v = lua_isboolean(L, 3) ? lua_toboolean(L, 3) : lua_tonumber(L, 3);
-        rle_lua_check(L, rle_op_fill(part, v, rle_lua_whole(part->a.dtype, v)));
+        rle_lua_check(L, rle_op_fill(part, v, rle_lua_check_whole(L, part->a.dtype, v)));
     } else {
         return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
                             "only a number or a tensor can be assigned, got %s",
@@ -327,7 +327,7 @@ static int index_fill(lua_State *L)
     rle_tensor *t = rle_lua_check_tensor(L, 1);
     double v = lua_isboolean(L, 2) ? lua_toboolean(L, 2) : luaL_checknumber(L, 2);
     refuse_recording(L, "fill_", t, NULL);
-    rle_lua_check(L, rle_op_fill(t, v, rle_lua_whole(t->a.dtype, v)));
+    rle_lua_check(L, rle_op_fill(t, v, rle_lua_check_whole(L, t->a.dtype, v)));
     lua_settop(L, 1);
     return 1;
 }

@@ -55,6 +55,12 @@ void rle_lua_set_error_meta(lua_State *L);
 /* True for chunk names (lua_Debug.source) of the engine's own Lua files. */
 bool rle_lua_is_own_source(const char *source);
 
+/* A number for a message: the NaN of x86's 0/0 has a sign, which printf would show. */
+static inline double rle_lua_shown(double v)
+{
+    return v != v ? __builtin_nan("") : v;
+}
+
 /* ---- tables of options ---- */
 
 /* The value at idx must be a table (or none/nil) whose keys are among `known` (NULL-ended);

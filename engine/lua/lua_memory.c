@@ -111,6 +111,10 @@ static int memory_limit(lua_State *L)
                 "limit: expected bytes, a size such as \"64MiB\", or false for "
                 "none");
         }
+        if (!bytes && !lua_isboolean(L, 2))
+            return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                                "limit: %s is less than a byte; false removes the limit",
+                                lua_tostring(L, 2));
         rle_device_set_limit(dev, bytes);
     }
     rle_memory_stats s;
@@ -215,15 +219,27 @@ static int memory_report_text(lua_State *L)
     return 1;
 }
 
-/* parse(size) -> bytes; format(bytes) -> text */
+/* parse(size [, what]) -> bytes; errors say what it is the size of. format(bytes) -> text
+ */
 static int memory_parse(lua_State *L)
 {
+    const char *what = lua_isnoneornil(L, 2) ? "parse" : luaL_checkstring(L, 2);
     size_t bytes;
     if (lua_type(L, 1) == LUA_TNUMBER) {
+        double v = lua_tonumber(L, 1);
+        if (!(v >= 0 && v <= 0x1p60))
+            return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                                "%s: expected bytes, from 0 on, got %.14g", what,
+                                rle_lua_shown(v));
         lua_settop(L, 1);
         return 1;
     }
-    rle_lua_check(L, rle_bytes_parse(luaL_checkstring(L, 1), &bytes));
+    if (lua_type(L, 1) != LUA_TSTRING)
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "%s: expected bytes or a size such as \"64MiB\", got %s",
+                            what, luaL_typename(L, 1));
+    rle_status status = rle_bytes_parse(lua_tostring(L, 1), &bytes);
+    if (status != RLE_OK) return rle_lua_fail(L, status, "%s: %s", what, rle_message());
     return push_bytes(L, bytes);
 }
 

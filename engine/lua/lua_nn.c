@@ -94,7 +94,7 @@ static int nn_fill_constant(lua_State *L)
     rle_lua_enter(L);
     double value = luaL_checknumber(L, 2);
     rle_tensor *t = rle_lua_check_tensor(L, 1);
-    rle_lua_check(L, rle_op_fill(t, value, rle_lua_whole(t->a.dtype, value)));
+    rle_lua_check(L, rle_op_fill(t, value, rle_lua_check_whole(L, t->a.dtype, value)));
     return 0;
 }
 

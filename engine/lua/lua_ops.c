@@ -175,7 +175,7 @@ static rle_tensor *tensor_or_number(lua_State *L, int arg, const rle_tensor *lik
     rle_dtype dtype = like ? like->a.dtype : type == LUA_TBOOLEAN ? RLE_BOOL : RLE_F32;
     rle_tensor **slot = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_tensor_new(dev, dtype, 0, NULL, slot));
-    rle_lua_check(L, rle_op_fill(*slot, v, rle_lua_whole((*slot)->a.dtype, v)));
+    rle_lua_check(L, rle_op_fill(*slot, v, rle_lua_check_whole(L, (*slot)->a.dtype, v)));
     return *slot;
 }
 

@@ -17,7 +17,8 @@ static void number_to_last(lua_State *L, int arg, const rle_tensor *rewards)
     rle_tensor **t = rle_lua_new_tensor(L);
     rle_lua_check(L, rle_tensor_new(rle_tensor_device(rewards), rewards->a.dtype,
                                     columns ? 1 : 0, columns, t));
-    rle_lua_check(L, rle_op_fill(*t, value, rle_lua_whole((*t)->a.dtype, value)));
+    rle_lua_check(L,
+                  rle_op_fill(*t, value, rle_lua_check_whole(L, (*t)->a.dtype, value)));
     lua_replace(L, arg);
 }
 

@@ -226,6 +226,11 @@ static int shape_to(lua_State *L)
     rle_op_args args = no_args();
     args.dtype = t->a.dtype;
     args.device = rle_tensor_device(t);
+    if (lua_isnoneornil(L, 2) && lua_isnoneornil(L, 3))
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "to: expected a device, a dtype, both, or a tensor that has "
+                            "them, got %s",
+                            lua_isnone(L, 2) ? "nothing" : "nil");
     for (int arg = 2; arg <= lua_gettop(L) && arg <= 3; arg++) {
         rle_tensor *other = rle_lua_to_tensor(L, arg);
         rle_lua_create c;

@@ -30,15 +30,10 @@ static inline rle_lua_handle *rle_lua_to_handle(lua_State *L, int idx)
     return h->magic == RLE_HANDLE_MAGIC ? h : NULL;
 }
 
-/* What a number fills integers and bools of `dtype` with: its whole part, as a cast has
- * it (0 for NaN, the nearest end beyond i64); for bool, whether it is anything but 0. */
-static inline int64_t rle_lua_whole(rle_dtype dtype, double v)
-{
-    if (dtype == RLE_BOOL) return v != 0;
-    if (v != v) return 0;
-    if (v >= 0x1p63) return INT64_MAX;
-    return v < -0x1p63 ? INT64_MIN : (int64_t)v;
-}
+/* What a number fills integers and bools of `dtype` with: its whole part; for bool,
+ * whether it is anything but 0. Raises for NaN and what `dtype` cannot hold;
+ * lua_create.c. */
+int64_t rle_lua_check_whole(lua_State *L, rle_dtype dtype, double v);
 
 /* ---- options of creation functions: {dtype=, device=, requires_grad=} ---- */
 typedef struct rle_lua_create {

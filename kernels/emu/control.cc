@@ -213,6 +213,12 @@ extern "C" const char *rle_emu_control(const char *text)
         if (!set(&next, std::string(p, length))) return wrong;
         p += length;
     }
+    if (!any_open() && next.memory <= next.context) {
+        complain("memory=%zu: a device in use takes %zu for itself (context), and more "
+                 "is wanted",
+                 next.memory, next.context);
+        return wrong;
+    }
     /* What was given to lazy streams runs before they change. */
     if (next.lazy != settings.lazy || next.order != settings.order)
         for (Device &d : devices)

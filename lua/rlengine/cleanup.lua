@@ -56,11 +56,7 @@ end
 function cleanup.per_episode(given)
   given = options.check("rl.cleanup.per_episode", given,
     { empty_cache = "boolean", collect = "boolean", every = "number" })
-  local every, calls = given.every or 1, 0
-  if every < 1 or every % 1 ~= 0 then
-    options.fail("INVALID_ARGUMENT",
-      "rl.cleanup.per_episode: every must be a whole number from 1 on, got %s", tostring(every))
-  end
+  local every, calls = options.whole("rl.cleanup.per_episode", "every", given.every, 1, 1), 0
   return cleanup.policy(function(stats)
     calls = calls + 1
     if (stats.episode or calls) % every ~= 0 then return nil end
@@ -76,7 +72,7 @@ function cleanup.on_pressure(given)
   if given.above == nil then
     options.fail("INVALID_ARGUMENT", 'rl.cleanup.on_pressure: above = "1GiB" is missing')
   end
-  local above = memory.parse(given.above)
+  local above = memory.parse(given.above, "rl.cleanup.on_pressure: above")
   return cleanup.policy(function(stats)
     local reserved = stats.reserved or memory.reserved(stats.device)
     if reserved <= above then return nil end

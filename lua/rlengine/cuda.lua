@@ -63,7 +63,8 @@ function cuda.matmul(given)
     if name ~= "device" then -- else it only asks, and nothing is set up anew
       set = { tf32 = given.tf32, batch_invariant = given.batch_invariant,
         threshold = given.threshold,
-        workspace = given.workspace and core.memory.parse(given.workspace) }
+        workspace = given.workspace
+          and core.memory.parse(given.workspace, "cuda.matmul: workspace") }
     end
   end
   return core.device.matmul(device(given.device), set)

@@ -73,7 +73,7 @@ function memory.watch(given)
     options.fail("INVALID_ARGUMENT", 'rl.memory.watch: every must be "episode"')
   end
   return setmetatable({
-    tolerance = c.parse(given.tolerance or "64KiB"),
+    tolerance = c.parse(given.tolerance or "64KiB", "rl.memory.watch: tolerance"),
     device = given.device and core.device.get(given.device),
     log = given.log or function(message) io.stderr:write(message, "\n") end,
     episodes = 0,
@@ -116,8 +116,9 @@ function memory.assert_flat(fn, given)
   end
   given = options.check("rl.memory.assert_flat", given,
     { repeats = "number", device = "any", tolerance = "number|string" })
-  local repeats, device = math.max(3, given.repeats or 20), given.device
-  local tolerance = c.parse(given.tolerance or 0)
+  local repeats = options.whole("rl.memory.assert_flat", "repeats", given.repeats, 3, 20)
+  local tolerance = c.parse(given.tolerance or 0, "rl.memory.assert_flat: tolerance")
+  local device = given.device
   local before, rows
   for i = 1, repeats do
     fn(i)

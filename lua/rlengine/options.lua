@@ -40,4 +40,14 @@ function options.check(what, given, known)
   return given
 end
 
+--- A whole number not below `least`, or `fallback` for nil.
+function options.whole(what, key, value, least, fallback)
+  if value == nil then return fallback end
+  if value % 1 ~= 0 or value < least then
+    options.fail("INVALID_ARGUMENT", "%s: %s must be a whole number from %d, got %.14g", what,
+      key, least, value)
+  end
+  return value
+end
+
 return options

@@ -370,6 +370,7 @@ static void without_the_library_own_kernels_go_on(void **state)
     assert_int_equal(dev->ops->matmul(dev, &dout.a, &da.a, &t, NULL, false),
                      RLE_RESOURCE_EXHAUSTED);
     assert_non_null(strstr(rle_message(), "out of device memory"));
+    assert_non_null(strstr(rle_message(), "that was for the workspace of cuBLAS"));
     twin_check(&dout, 0, 0, "a product that failed");
     assert_int_equal(rle_device_emu_control("memory=1GiB"), RLE_OK);
     assert_int_equal(workspace(), held);
@@ -394,8 +395,10 @@ static void failures_of_the_library_are_errors(void **state)
     /* No memory for another workspace: the settings stay, the next product works. */
     size_t held = workspace();
     assert_int_equal(rle_device_emu_control("memory=64MiB"), RLE_OK);
-    s.workspace = 128 << 20;
+    s.workspace = 64 << 20;
     assert_int_equal(rle_device_blas(dev, &s, NULL), RLE_RESOURCE_EXHAUSTED);
+    s.workspace = 65 << 20; /* of which it would never have as much */
+    assert_int_equal(rle_device_blas(dev, &s, NULL), RLE_INVALID_ARGUMENT);
     assert_int_equal(rle_device_emu_control("memory=1GiB"), RLE_OK);
     expect_matmul(RLE_OK, "");
     assert_int_equal(workspace(), held);

@@ -243,6 +243,12 @@ describe("out of memory", function()
     local r = run("rl.zeros(1)", { env = { RLENGINE_DEVICE_LIMIT = "lots" } })
     assert.equal(1, r.code)
     assert.matches('INVALID_ARGUMENT: RLENGINE_DEVICE_LIMIT: "lots" is no size', r.err)
+    for _, nothing in ipairs { "0", "0.5", "0GiB" } do
+      r = run("rl.zeros(1)", { env = { RLENGINE_DEVICE_LIMIT = nothing } })
+      assert.equal(1, r.code)
+      assert.truthy(r.err:find(('INVALID_ARGUMENT: RLENGINE_DEVICE_LIMIT: "%s" is less than a '
+        .. "byte; leave it unset for no limit"):format(nothing), 1, true), r.err)
+    end
   end)
 end)
 
@@ -323,6 +329,47 @@ if devices[2] then
       assert.matches("wanted 2.0 MiB, 0 bytes free of 64.0 MiB; most held by train.lua:4 "
         .. "%(29 tensors, 58.0 MiB%)\n4000000\n67108864\n$", r.out)
     end)
+
+    it("refuses memory that would not do for its start", function()
+      for setting, message in pairs {
+        ["memory=0"] = "memory=0: a device in use takes 4194304 for itself (context), and more is "
+          .. "wanted",
+        ["memory=2MiB context=3MiB"] = "memory=2097152: a device in use takes 3145728 for itself",
+      } do
+        local r = run('rl.device "emu"', { env = { RLENGINE_EMU = setting } })
+        assert.equal(1, r.code)
+        assert.truthy(r.err:find("INVALID_ARGUMENT", 1, true), r.err)
+        assert.truthy(r.err:find("RLENGINE_EMU: " .. message, 1, true), r.err)
+      end
+    end)
+
+    it("says when it is cuBLAS's workspace that has no room, and of what would never have any",
+      function()
+        local r = run([[
+          local on = { device = "emu" }
+          local x, held = rl.full({ 400, 400 }, 1, on), {}
+          print(pcall(rl.cuda.matmul, { device = "emu", workspace = "1GiB" }))
+          rl.memory.limit("emu", "16MiB")
+          print(pcall(rl.cuda.matmul, { device = "emu", workspace = "17MiB" }))
+          rl.cuda.matmul { device = "emu", tf32 = true } -- its own workspace is no matter
+          rl.memory.limit("emu", false)
+          rl.cuda.matmul { device = "emu", workspace = "16MiB" }
+          for i = 1, 7 do held[i] = rl.zeros(512, 1024, on) end
+          local ok, err = pcall(x.matmul, x, x)
+          print(ok, err)
+          print(err.report:find("wanted 16.0 MiB", 1, true) ~= nil, #held)
+          rl.cuda.matmul { device = "emu", workspace = "64KiB" }
+          print(x:matmul(x)[1][1]:item(), rl.cuda.matmul({ device = "emu" }).backend ~= nil)
+        ]], { env = { RLENGINE_EMU = "memory=32MiB" } })
+        assert.equal(0, r.code, r.err)
+        assert.matches("^false\tINVALID_ARGUMENT: emu:0: a workspace of 1.0 GiB for products of "
+          .. "matrices is more than the device's memory of 32.0 MiB\n"
+          .. "false\tINVALID_ARGUMENT: emu:0: a workspace of 17.0 MiB for products of matrices is "
+          .. "more than the limit of 16.0 MiB\n"
+          .. "false\tRESOURCE_EXHAUSTED: out of device memory: wanted 16.0 MiB, [%d.]+ MiB free of "
+          .. "32.0 MiB; [^\n]*; that was for the workspace of cuBLAS, rl.cuda.matmul{workspace = "
+          .. "%.%.%.} makes it smaller\ntrue\t7\n400\ttrue\n$", r.out)
+      end)
 
     it("gives its cache to the workspace of an operation, and refuses that as any block",
       function()

@@ -92,7 +92,13 @@ static void give_up(rle_cuda_blas *b, const char *name)
 
 static rle_status take_workspace(rle_device *dev, size_t size, void **out)
 {
-    return rle_cuda_take(dev, "allocate the workspace of cuBLAS", size, out);
+    rle_status status = rle_cuda_take(dev, "allocate the workspace of cuBLAS", size, out);
+    if (status != RLE_RESOURCE_EXHAUSTED) return status;
+    return rle_fail(
+        status,
+        "%s; that was for the workspace of cuBLAS, rl.cuda.matmul{workspace = "
+        "...} makes it smaller",
+        rle_message());
 }
 
 static rle_status configure(rle_device *dev, cublasHandle_t h, void *workspace,

@@ -158,8 +158,8 @@ function vector.new(kind, definition, opts)
     { num_envs = "number", autoreset = "string", max_episode_steps = "number" })
   local n, mode = opts.num_envs, opts.autoreset or "next_step"
   if not n or n ~= math.floor(n) or n < 1 or n > 2 ^ 31 - 1 then
-    options.fail("INVALID_ARGUMENT", "%s: num_envs must be a positive integer, got %s", what,
-      tostring(n))
+    options.fail("INVALID_ARGUMENT", "%s: num_envs must be a whole number from 1 to %d, got %s",
+      what, 2 ^ 31 - 1, n and ("%.14g"):format(n) or "nil")
   end
   local found = false
   for _, name in ipairs(modes) do found = found or name == mode end

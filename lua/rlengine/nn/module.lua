@@ -416,6 +416,10 @@ end
 -- objects, so an optimizer made before goes on with them. A float type leaves integer
 -- buffers alone.
 function Module:to(...)
+  if (...) == nil and select(2, ...) == nil then
+    options.fail("INVALID_ARGUMENT", "%s:to: expected a device, a float type or both, got %s",
+      self.__name, select("#", ...) == 0 and "nothing" or "nil")
+  end
   local dtype = dtype_argument(...)
   if dtype and not dtype:match("^f") then
     options.fail("INVALID_ARGUMENT", "%s:to: parameters are floats, not %s", self.__name, dtype)

@@ -83,8 +83,12 @@ describe("rl.cuda.matmul", function()
       assert.truthy(err.message:find(pattern), err.message)
     end
     refused("at least 64 KiB", { workspace = 100 })
-    refused("is no size", { workspace = "much" })
-    refused("threshold must not be negative", { threshold = -1 })
+    refused('cuda.matmul: workspace: "much" is no size', { workspace = "much" })
+    for _, threshold in ipairs { -1, 1.5, 0 / 0, math.huge } do
+      refused("threshold must be a whole number from 0, got ", { threshold = threshold })
+    end
+    refused("a workspace of 1024.0 TiB for products of matrices is more than the device's "
+      .. "memory of ", { workspace = "1024TiB" })
     refused('unknown option "tf23"; did you mean "tf32"', { tf23 = true })
     local ok, err = pcall(rl.cuda.matmul, { device = "cpu" })
     assert.is_false(ok)

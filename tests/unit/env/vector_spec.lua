@@ -156,6 +156,10 @@ describe("rl.env.vector", function()
       assert.equal("INVALID_ARGUMENT", failure(rl.env.vector, "CartPole-v1", opts).code)
     end
     assert.equal("INVALID_ARGUMENT", failure(rl.env.vector, "CartPole-v1").code)
+    for text, n in pairs { ["1000000000000"] = 1e12, ["0"] = 0, ["1.5"] = 1.5 } do
+      assert.equal("rl.env.vector: num_envs must be a whole number from 1 to 2147483647, got "
+        .. text, failure(rl.env.vector, "CartPole-v1", { num_envs = n }).message)
+    end
     assert.equal("NOT_FOUND", failure(rl.env.vector, "CartPole-v7", { num_envs = 2 }).code)
     assert.is_truthy(failure(rl.env.vector, "CartPole-v1", { num_env = 2 }).message
       :find('did you mean "num_envs"', 1, true))

@@ -151,7 +151,7 @@ describe("rl.cleanup", function()
     for _, every in ipairs { 0, -1, 1.5 } do
       local ok, err = pcall(cleanup.per_episode, { every = every })
       assert.is_false(ok)
-      assert.matches("every must be a whole number from 1 on, got ", err.message)
+      assert.matches("every must be a whole number from 1, got ", err.message)
     end
   end)
 end)

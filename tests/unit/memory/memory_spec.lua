@@ -112,6 +112,14 @@ describe("memory", function()
     assert.matches("graph", err.report)
   end)
 
+  it("keeps a limit that a wrong one was to replace", function()
+    rl.memory.limit(device, "1GiB")
+    for _, wrong in ipairs { 0, "0", 0.5, "0.5", -1, "none" } do
+      assert.is_false((pcall(rl.memory.limit, device, wrong)))
+      assert.equal(2 ^ 30, rl.memory.limit(device))
+    end
+  end)
+
   it("understands sizes and refuses others", function()
     assert.equal(64 * MiB, rl.memory.parse("64MiB"))
     assert.equal(1.5e9, rl.memory.parse("1.5 GB"))
@@ -307,6 +315,7 @@ describe("memory", function()
         local ok, err = pcall(f, ...)
         assert.is_false(ok)
         assert.equal(message, err.message)
+        assert.equal("INVALID_ARGUMENT", err.code)
       end
       refuses('rl.memory.watch: unknown option "evry"; did you mean "every"?', rl.memory.watch,
         { evry = 1 })
@@ -318,6 +327,32 @@ describe("memory", function()
       refuses("rl.memory.assert_flat: expected a function, got nil", rl.memory.assert_flat)
       refuses('rl.memory.assert_flat: unknown option "dev"', rl.memory.assert_flat, print,
         { dev = "cpu" })
+      for _, text in ipairs { "0", "0.5", "0.9 B" } do
+        for _, bytes in ipairs { text, tonumber(text:match "[%d.]+") } do
+          refuses(("limit: %s is less than a byte; false removes the limit"):format(bytes),
+            rl.memory.limit, "cpu", bytes)
+        end
+      end
+      for _, bytes in ipairs { -1000, 0 / 0, math.huge } do
+        for what, f in pairs {
+          ["rl.memory.watch: tolerance"] = function() rl.memory.watch { tolerance = bytes } end,
+          ["rl.memory.assert_flat: tolerance"] = function()
+            rl.memory.assert_flat(error, { tolerance = bytes })
+          end,
+          ["rl.cleanup.on_pressure: above"] = function()
+            rl.cleanup.on_pressure { above = bytes }
+          end,
+          ["parse"] = function() rl.memory.parse(bytes) end,
+        } do
+          refuses(("%s: expected bytes, from 0 on, got %.14g"):format(what, bytes), f)
+        end
+      end
+      refuses('rl.memory.watch: tolerance: "some" is no size; write a number of bytes or one with '
+        .. "KiB, MiB, GiB, KB, MB or GB", rl.memory.watch, { tolerance = "some" })
+      for _, repeats in ipairs { -3, 2, 2.5, 0 / 0 } do
+        refuses(("rl.memory.assert_flat: repeats must be a whole number from 3, got %.14g")
+          :format(repeats), rl.memory.assert_flat, error, { repeats = repeats })
+      end
       for _, bytes in ipairs { -1, math.huge, 0 / 0, true, {} } do
         refuses('limit: expected bytes, a size such as "64MiB", or false for none', rl.memory.limit,
           "cpu", bytes)

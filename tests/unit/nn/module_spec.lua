@@ -186,6 +186,10 @@ Sequential(
     optimizer:step()
     assert.is_false(rl.equal(weight:detach():to("f32"), before))
     raises("INVALID_ARGUMENT", "floats", policy.to, policy, "i64")
+    raises("INVALID_ARGUMENT", "to: expected a device, a float type or both, got nothing",
+      policy.to, policy)
+    raises("INVALID_ARGUMENT", "to: expected a device, a float type or both, got nil",
+      policy.to, policy, nil)
     assert.are.equal("f64", Policy():to{ dtype = "f64" }.affine2.bias.dtype)
     assert.are.equal("f32", Policy():to("cpu").affine2.bias.dtype)
   end)

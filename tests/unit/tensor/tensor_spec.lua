@@ -31,6 +31,52 @@ describe("tensor", function()
       assert.matches("element 2 is string", refusal(rl.tensor, { 1, "x" }).message)
     end)
 
+    it("refuses numbers that the dtype cannot hold, wherever they come in", function()
+      local u8 = { dtype = "u8" }
+      local err = refusal(rl.tensor, { 255.9, -0.9, 300, -1 }, u8)
+      assert.equal("INVALID_ARGUMENT", err.code)
+      assert.equal("tensor: element 3, 300, does not fit into u8, which is 0 to 255", err.message)
+      assert.same({ 255, 0 }, values(rl.tensor({ 255.9, -0.9 }, u8)))
+      local t = rl.tensor({ 1, 2 }, u8)
+      for _, wrong in ipairs { 300, -1, 0 / 0 } do
+        local message = ("%.14g does not fit into u8, which is 0 to 255"):format(wrong)
+        for _, f in ipairs {
+          function() return rl.full({ 2 }, wrong, u8) end,
+          function() t:fill_(wrong) end,
+          function() t[1] = wrong end,
+        } do
+          err = refusal(f)
+          assert.equal("INVALID_ARGUMENT", err.code)
+          assert.equal(message, err.message)
+        end
+      end
+      assert.same({ 1, 2 }, values(t))
+      for dtype, ends in pairs {
+        i32 = { -2 ^ 31, 2 ^ 31 - 1, -2 ^ 31 - 1, 2 ^ 31 },
+        i64 = { -2 ^ 63, 2 ^ 63 - 1024, -2 ^ 63 - 2048, 2 ^ 63 },
+      } do
+        local kept = rl.tensor({ ends[1], ends[2] }, { dtype = dtype })
+        assert.same({ ends[1], ends[2] }, { kept[1]:item(), kept[2]:item() })
+        for _, wrong in ipairs { ends[3], ends[4], 0 / 0, math.huge, -math.huge } do
+          assert.matches("does not fit into " .. dtype,
+            refusal(rl.tensor, { wrong }, { dtype = dtype }).message)
+          assert.matches("does not fit into " .. dtype,
+            refusal(rl.full, { 1 }, wrong, { dtype = dtype }).message)
+        end
+      end
+      assert.same({ true, true, false }, values(rl.tensor({ 300, -1, 0 }, { dtype = "bool" })))
+    end)
+
+    it("goes nowhere without being told where", function()
+      for _, given in ipairs { {}, { n = 1 }, { n = 2 } } do
+        local t, unpack = rl.ones(2), unpack or table.unpack
+        local err = refusal(t.to, t, unpack(given, 1, given.n or 0))
+        assert.equal("INVALID_ARGUMENT", err.code)
+        assert.equal("to: expected a device, a dtype, both, or a tensor that has them, got "
+          .. (given.n and "nil" or "nothing"), err.message)
+      end
+    end)
+
     it("names the nearest option", function()
       local err = refusal(rl.zeros, 2, { dtpe = "f32" })
       assert.equal("INVALID_ARGUMENT", err.code)
@@ -42,7 +88,6 @@ describe("tensor", function()
       assert.same({ 1, 1 }, values(rl.ones{ 2 }))
       assert.same({ 7, 7 }, values(rl.full({ 2 }, 7)))
       assert.equal(math.huge, rl.full({ 1 }, math.huge):item())
-      assert.equal(0, rl.full({ 1 }, 0 / 0, { dtype = "i32" }):item())
       assert.equal(-2, rl.full({ 1 }, -2.9, { dtype = "i64" }):item())
       assert.is_true(rl.zeros(1, { dtype = "bool" }):fill_(0.5):item())
       assert.same({ 0, 1, 2 }, values(rl.arange(3)))
