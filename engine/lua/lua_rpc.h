@@ -51,6 +51,7 @@ struct rle_lua_handler {
     bool begun;          /* its function runs; before, it lies on the stack of co */
     bool parked;         /* has yielded to wait */
     bool cancelled;      /* its caller is gone or does not want it any more */
+    int refused;         /* waits that ended with CANCELLED for that */
     int64_t deadline;    /* of the call; 0 = none */
     bool nested;         /* calls it makes are nested */
     int spawn_ref; /* the future of a spawned one; before there is one, its values */

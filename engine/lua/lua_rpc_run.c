@@ -87,6 +87,7 @@ static void handler_done(lua_State *L, rle_lua_handler *h, bool dead)
     h->in = NULL;
     h->cancelled = h->parked = h->nested = h->begun = false;
     h->deadline = 0;
+    h->refused = 0;
     if (dead || s->pooled >= POOL_MAX) {
         luaL_unref(L, LUA_REGISTRYINDEX, h->co_ref);
         rle_free(h);

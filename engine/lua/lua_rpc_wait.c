@@ -6,6 +6,7 @@
 #include "lua/lua_rpc_batch.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 
 #if LUA_VERSION_NUM >= 503 || defined(LUA_JITLIBNAME)
 #define CAN_YIELD(L) lua_isyieldable(L)
@@ -117,6 +118,30 @@ static int wait_nested(lua_State *L, nested_wait *n, rle_future *const *futures,
     return 0;
 }
 
+/* The waits of a handler that nobody wants any more end at once with CANCELLED: the first
+ * few, with which it cleans up. One that catches the error and tries again for ever then
+ * waits for a moment each time, and others are served meanwhile. */
+enum { REFUSED_AT_ONCE = 16 };
+#define REFUSED_PAUSE (RLE_SECONDS / 100)
+
+static int wait_refused(lua_State *L, rle_lua_handler *h)
+{
+    rle_lua_rpc *s = &rle_lua_rpc_state;
+    bool at_once = h->refused < REFUSED_AT_ONCE;
+    int64_t until = at_once ? 0 : rle_now() + REFUSED_PAUSE;
+    rle_lua_check(L, rle_wait_begin(s->rpc, &h->waiter, NULL, 0, RLE_WAIT_ALL, until));
+    h->waiter.cancelled = true;
+    h->parked = true;
+    h->refused += at_once;
+    if (at_once && h->refused == REFUSED_AT_ONCE)
+        rle_log(RLE_LOG_WARN,
+                "\"%s\" for \"%s\" goes on waiting though nobody wants it any more: it "
+                "should "
+                "end with the error CANCELLED, or where rpc.cancelled() is true",
+                h->info.head.method, rle_peer_name(h->info.caller));
+    return lua_yield(L, 0);
+}
+
 int rle_lua_wait(lua_State *L, rle_future *const *futures, size_t count, rle_wait_mode mode,
                  int64_t deadline)
 {
@@ -127,9 +152,9 @@ int rle_lua_wait(lua_State *L, rle_future *const *futures, size_t count, rle_wai
         return wait_nested(L, &n, futures, count, mode, deadline);
     }
     h->waiter.owner = h;
+    if (h->cancelled) return wait_refused(L, h);
     rle_lua_check(L, rle_wait_begin(s->rpc, &h->waiter, futures, count, mode, deadline));
     h->parked = true;
-    if (h->cancelled) rle_wait_cancel(s->rpc, &h->waiter);
     if (h->in && h->waiter.remote) rle_incoming_waits(s->rpc, h->in, true);
     if (h->flush && h->waiter.remote) rle_lua_flush_waits(h->flush, true);
     return lua_yield(L, 0);
