@@ -74,6 +74,27 @@ describe("references", function()
     assert.same({ 1, 2, 3, 4, 5 }, rpc.wait_all(list))
   end)
 
+  it("take any number of different timeouts", function()
+    local c, w = rpc.remote("w", "Counter", 0):wait(), rpc.to("w")
+    local function kib()
+      collectgarbage()
+      collectgarbage()
+      return collectgarbage "count"
+    end
+    assert.equal(c:rpc_sync { timeout = 5 }, c:rpc_sync { timeout = 5 })
+    assert.not_equal(c:rpc_sync { timeout = 5 }, c:rpc_async { timeout = 5 })
+    local before = kib()
+    for i = 1, 2000 do
+      c:rpc_sync { timeout = 5 + i * 1e-6 }:add(1)
+      w:rpc_async { timeout = 5 + i * 1e-6 }:made():wait()
+      assert.is_table(w:remote { timeout = 5 + i * 1e-6 })
+    end
+    local grown = kib() - before
+    assert.is_true(grown < 512, ("%.0f KiB more"):format(grown))
+    assert.equal(2000, c:rpc_sync { timeout = 5 }:get())
+    assert.equal(w:rpc_sync { timeout = 5 }, w:rpc_sync { timeout = 5 })
+  end)
+
   it("show at first use why the object could not be made", function()
     local c = rpc.remote("w", "Counter", "bad")
     local err = fails(function() return c:rpc_sync():get() end)

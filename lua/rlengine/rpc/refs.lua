@@ -274,19 +274,34 @@ local function own_proxy(find, is_async, ...)
   end)
 end
 
--- Proxies are kept by kind, and by timeout when there is one.
+-- Proxies are kept by kind; those with a timeout by that, too, as long as there are few. A script
+-- that computes its timeouts may have a new one with every call.
+local TIMEOUTS_KEPT = 16
+
 local function cached(self, kind, given, make)
-  local timeout = given ~= nil and timeout_of(kind, given) or 0
-  local key = timeout == 0 and kind or kind .. timeout
   local proxies = self.proxies
   if not proxies then
     proxies = {}
     self.proxies = proxies
   end
+  local key = kind
+  if given ~= nil then
+    local timeout = timeout_of(kind, given)
+    if timeout then
+      key = timeout
+      local timed = proxies[kind .. " within"]
+      if not timed or not timed[timeout] and timed.n == TIMEOUTS_KEPT then
+        timed = { n = 0 }
+        proxies[kind .. " within"] = timed
+      end
+      proxies = timed
+    end
+  end
   local found = proxies[key]
   if not found then
-    found = make(timeout)
+    found = make(key == kind and 0 or key)
     proxies[key] = found
+    if proxies.n then proxies.n = proxies.n + 1 end
   end
   return found
 end
