@@ -189,7 +189,8 @@ static rle_status new_ssl(rle_tls_conn *c)
     rle_tls *tls = c->tls;
     BIO *bio = BIO_new(tls->method);
     c->ssl = SSL_new(c->initiator ? tls->client : tls->server);
-    if (!bio || !c->ssl) {
+    /* The callbacks of the key find the connection by it. */
+    if (!bio || !c->ssl || !SSL_set_app_data(c->ssl, c)) {
         BIO_free(bio);
         ERR_clear_error();
         return rle_oom(0, "tls connection");
@@ -197,7 +198,6 @@ static rle_status new_ssl(rle_tls_conn *c)
     BIO_set_data(bio, c);
     BIO_set_init(bio, 1);
     SSL_set_bio(c->ssl, bio, bio);
-    SSL_set_app_data(c->ssl, c);
     if (c->initiator)
         SSL_set_connect_state(c->ssl);
     else

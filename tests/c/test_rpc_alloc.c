@@ -411,7 +411,7 @@ static void f21_openssl_may_lack_memory(void **state)
     with_tls = true;
     for (int persistent = 0; persistent < 2; persistent++) {
         bool hit = true;
-        for (uint64_t nth = 1; hit; nth += getenv("RLE_FULL") ? 1 : nth / 4 + 1) {
+        for (uint64_t nth = 1; hit; nth += getenv("RLE_FULL") ? 1 : nth / 16 + 1) {
             size_t bytes = rle_mem_bytes(), fds = open_fds();
             scene s = {0};
             ssl_stays = persistent;
