@@ -112,7 +112,7 @@ static int run(lua_State *L, int load_status, int nargs)
 {
     if (load_status == 0) return rle_cli_call(L, nargs, 0) == 0 ? 0 : failed(L);
     rle_cli_report(L);
-    return EXIT_FAILURE;
+    return load_status == LUA_ERRMEM ? EX_OSERR : EXIT_FAILURE;
 }
 
 static int run_text(lua_State *L, const char *text, const char *name)
@@ -175,6 +175,16 @@ static int run_script(lua_State *L, char **argv)
     return bytecode ? RLE_EXIT_BYTECODE : code;
 }
 
+/* LuaJIT opens it when it is first asked for. A state in which there was no memory for
+ * all of that cannot be closed (2.1: the table of finalizers is missing), so it comes
+ * first, when nothing else is there that would have to be closed. */
+static void open_ffi(lua_State *L)
+{
+    lua_getglobal(L, "require");
+    lua_pushliteral(L, "ffi");
+    lua_call(L, 1, 0);
+}
+
 static int run_program(lua_State *L)
 {
     rle_cli_program *p = lua_touserdata(L, 1);
@@ -184,9 +194,12 @@ static int run_program(lua_State *L)
         lua_pushboolean(L, 1);
         lua_setfield(L, LUA_REGISTRYINDEX, "LUA_NOENV"); /* read by luaL_openlibs */
     }
+    p->opening = true;
     lua_gc(L, LUA_GCSTOP, 0);
     luaL_openlibs(L);
+    open_ffi(L);
     lua_gc(L, LUA_GCRESTART, -1);
+    p->opening = false;
     /* Collect at one and a half times the live heap instead of twice: what dead handles hold
      * is more than Lua sees, and a smaller working set is the faster one. */
     lua_gc(L, LUA_GCSETPAUSE, 150);
@@ -259,6 +272,11 @@ void rle_cli_run(lua_State *L, rle_cli_program *p)
     rle_cli_leave(p->code);
 }
 
+void rle_cli_close(lua_State *L, const rle_cli_program *p)
+{
+    if (!p->opening) lua_close(L);
+}
+
 int main(int argc, char **argv)
 {
     rle_fault_from_environment();
@@ -297,7 +315,7 @@ int main(int argc, char **argv)
     }
     rle_cli_run(L, &p);
     rle_cli_print_memory();
-    lua_close(L);
+    rle_cli_close(L, &p);
     rle_cli_interrupt_fini();
     return p.code;
 }

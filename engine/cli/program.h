@@ -9,11 +9,14 @@ typedef struct rle_cli_program {
     int argc;
     char **argv;
     rle_cli_options options;
-    int code; /* to exit with */
+    int code;     /* to exit with */
+    bool opening; /* Lua's libraries are being opened, or could not be */
 } rle_cli_program;
 
 /* Run the script (or the prompt) in a fresh state and report a failure; sets p->code. */
 void rle_cli_run(lua_State *L, rle_cli_program *p);
+/* Close the state afterwards. */
+void rle_cli_close(lua_State *L, const rle_cli_program *p);
 
 /* ---- --sim: sim.c ---- */
 

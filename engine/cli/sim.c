@@ -146,6 +146,7 @@ static int member_main(void *arg)
     member *m = arg;
     m->program = *m->shared;
     m->program.code = 0;
+    m->program.opening = false;
     rle_sim_streams(open_output(&m->out, m, STDOUT_FILENO),
                     open_output(&m->err, m, STDERR_FILENO));
     if (m->launched) rle_handoff_give(m->handoff, m->handoff_size);
@@ -158,7 +159,7 @@ static int member_main(void *arg)
 static void member_cleanup(void *arg)
 {
     member *m = arg;
-    if (m->L) lua_close(m->L);
+    if (m->L) rle_cli_close(m->L, &m->program);
     m->L = NULL;
     rle_sim_streams(NULL, NULL);
     close_output(&m->out);

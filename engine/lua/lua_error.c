@@ -207,9 +207,21 @@ static int code_of_status(const char *code, const char *message)
     }
 }
 
+/* Lua's own words, also behind those of who passed them on, such as require. */
+static bool says_no_memory(lua_State *L, int idx)
+{
+    static const char words[] = "not enough memory";
+    size_t len;
+    if (lua_type(L, idx) != LUA_TSTRING) return false;
+    const char *text = lua_tolstring(L, idx, &len);
+    return len >= sizeof words - 1 &&
+           memcmp(text + len - (sizeof words - 1), words, sizeof words - 1) == 0;
+}
+
 int rle_lua_exit_code(lua_State *L, int idx)
 {
     int code = EXIT_FAILURE, top = lua_gettop(L);
+    if (says_no_memory(L, idx)) return EX_OSERR;
     if (!rle_lua_is_error(L, idx)) return code;
     lua_pushvalue(L, idx);
     lua_pushliteral(L, "exit_code");

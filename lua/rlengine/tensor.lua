@@ -232,11 +232,11 @@ end
 
 local pointer_types = { f32 = "float", f64 = "double", i32 = "int32_t", i64 = "int64_t",
   u8 = "uint8_t", bool = "uint8_t" }
-local ffi_ok, ffi = pcall(require, "ffi")
+local ffi = jit and require "ffi" -- luacheck: ignore
 
 --- The elements as an FFI pointer (LuaJIT; contiguous, on the CPU), valid while t lives.
 function tensor.ffi(t)
-  if not ffi_ok then
+  if not ffi then
     error(core.error.new{ code = "FAILED_PRECONDITION", message = "ffi needs LuaJIT" })
   end
   return ffi.cast(pointer_types[t.dtype] .. " *", tensor.pointer(t))

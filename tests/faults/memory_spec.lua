@@ -46,7 +46,7 @@ describe("F21: a program that starts", function()
 
   local each = { next = function(n) return n + 1 end, beyond = 30 }
   local some = {
-    next = function(n) return full and n + 7 or math.floor(n * 2.1) + 1 end, beyond = 6000
+    next = function(n) return full and n + 7 or math.floor(n * 1.3) + 1 end, beyond = 6000
   }
 
   it("without memory for the engine says what it wanted it for and exits with 71", function()

@@ -16,8 +16,8 @@
 local core = require "rlengine.core"
 local options = require "rlengine.options"
 
-local has_ffi, ffi = pcall(require, "ffi")
-if not has_ffi then
+local ffi = jit and require "ffi" -- luacheck: ignore
+if not ffi then
   return function(env)
     options.fail("UNIMPLEMENTED", "%s: env:ffi() needs LuaJIT; use step or step_into",
       env.spec.id)
