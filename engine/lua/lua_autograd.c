@@ -124,52 +124,82 @@ static void custom_free(rle_custom *self)
     rle_free(c);
 }
 
-/* Calls backward(ctx, grad) in the coroutine that runs rl.backward. */
+typedef struct custom_call {
+    const lua_custom *c;
+    rle_tensor *gout;
+    int nin;
+    rle_tensor **gin;
+    rle_status status;
+} custom_call;
+
+/* The error on top of L, that backward(ctx, grad) raised, as a status. */
+static rle_status custom_error(lua_State *L, const lua_custom *c)
+{
+    rle_status code = RLE_UNKNOWN;
+    if (rle_lua_is_error(L, -1)) {
+        lua_getfield(L, -1, "code");
+        int known = rle_status_from_name(lua_tostring(L, -1));
+        if (known > 0) code = (rle_status)known;
+        lua_getfield(L, -2, "message");
+    }
+    const char *text = lua_tostring(L, -1);
+    return rle_fail(code, "backward of %s: %s", c->name, text ? text : "(no message)");
+}
+
+/* Protected: (light userdata custom_call) */
+static int run_custom(lua_State *L)
+{
+    custom_call *call = lua_touserdata(L, 1);
+    luaL_checkstack(L, call->nin + 8, "backward");
+    lua_rawgeti(L, LUA_REGISTRYINDEX, call->c->ref);
+    lua_rawgeti(L, -1, 1);
+    lua_rawgeti(L, -2, 2);
+    rle_lua_push_tensor(L, call->gout);
+    if (lua_pcall(L, 2, call->nin, 0) != 0) {
+        call->status = custom_error(L, call->c);
+        return 0;
+    }
+    for (int i = 0; i < call->nin; i++) {
+        int at = lua_gettop(L) - call->nin + 1 + i;
+        rle_tensor *g = rle_lua_to_tensor(L, at);
+        if (g) {
+            call->gin[i] = rle_tensor_retain(g);
+        } else if (!lua_isnil(L, at)) {
+            call->status =
+                rle_fail(RLE_INVALID_ARGUMENT,
+                         "backward of %s: result %d must be a tensor or nil, got %s",
+                         call->c->name, i + 1, luaL_typename(L, at));
+            return 0;
+        }
+    }
+    call->status = RLE_OK;
+    return 0;
+}
+
+/* Calls backward(ctx, grad) in the coroutine that runs rl.backward. The pass owns what
+ * lies between here and there, so nothing is raised, were it by a finalizer. */
 static rle_status custom_backward(rle_custom *self, rle_tensor *gout, int nin,
                                   rle_tensor **gin)
 {
-    lua_custom *c = (lua_custom *)self;
-    lua_State *L = rle_context_current()->lua;
-    int top = lua_gettop(L);
-    if (!lua_checkstack(L, nin + 8))
-        return rle_fail(RLE_RESOURCE_EXHAUSTED, "no Lua stack left for backward of %s",
-                        c->name);
-    lua_rawgeti(L, LUA_REGISTRYINDEX, c->ref);
-    lua_rawgeti(L, -1, 1);
-    lua_rawgeti(L, -2, 2);
-    rle_lua_push_tensor(L, rle_tensor_retain(gout));
+    custom_call call = {.c = (lua_custom *)self, .gout = gout, .nin = nin, .gin = gin};
     rle_context *context = rle_context_current();
+    lua_State *L = context->lua;
     bool mode = context->grad_enabled;
+    if (!lua_checkstack(L, 4))
+        return rle_fail(RLE_RESOURCE_EXHAUSTED, "no Lua stack left for backward of %s",
+                        call.c->name);
     context->grad_enabled = false;
-    int failed = lua_pcall(L, 2, nin, 0);
-    rle_lua_enter(L);
-    rle_context_current()->grad_enabled = mode;
-    rle_status status = RLE_OK;
-    if (failed) {
-        rle_status code = RLE_UNKNOWN;
-        const char *text;
-        if (rle_lua_is_error(L, -1)) {
-            lua_getfield(L, -1, "code");
-            int known = rle_status_from_name(lua_tostring(L, -1));
-            if (known > 0) code = (rle_status)known;
-            lua_getfield(L, -2, "message");
-        }
-        text = lua_tostring(L, -1);
-        status =
-            rle_fail(code, "backward of %s: %s", c->name, text ? text : "(no message)");
+    if (rle_cpcall(L, run_custom, &call) != 0) {
+        const char *text = lua_type(L, -1) == LUA_TSTRING ? lua_tostring(L, -1) : NULL;
+        call.status = rle_fail(RLE_UNKNOWN, "backward of %s: %s", call.c->name,
+                               text ? text : "(no message)");
+        lua_pop(L, 1);
     }
-    for (int i = 0; i < nin && status == RLE_OK; i++) {
-        int at = lua_gettop(L) - nin + 1 + i;
-        rle_tensor *g = rle_lua_to_tensor(L, at);
-        if (g)
-            gin[i] = rle_tensor_retain(g);
-        else if (!lua_isnil(L, at))
-            status = rle_fail(RLE_INVALID_ARGUMENT,
-                              "backward of %s: result %d must be a tensor or nil, got %s",
-                              c->name, i + 1, luaL_typename(L, at));
-    }
-    lua_settop(L, top);
-    return status;
+    rle_context_switch(context); /* it may have resumed coroutines */
+    rle_lua_hold(L);
+    context->grad_enabled = mode;
+    context->site = 0;
+    return call.status;
 }
 
 /* record_custom(out, {inputs...}, name, backward, ctx): give `out` a node. */

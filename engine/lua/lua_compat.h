@@ -52,6 +52,19 @@ static inline int rle_resume(lua_State *co, lua_State *from, int nargs, int *nre
 
 #endif
 
+/* f, with ud as its light userdata, protected: nothing that may raise goes before it.
+ * Takes two places of the stack; an error is left on top. */
+static inline int rle_cpcall(lua_State *L, lua_CFunction f, void *ud)
+{
+#if LUA_VERSION_NUM >= 502
+    lua_pushcfunction(L, f);
+    lua_pushlightuserdata(L, ud);
+    return lua_pcall(L, 1, 0, 0);
+#else
+    return lua_cpcall(L, f, ud);
+#endif
+}
+
 /* A size or count: an integer where Lua has them, so that it prints as one. */
 static inline void rle_push_count(lua_State *L, int64_t n)
 {

@@ -85,7 +85,7 @@ struct rle_tensor *rle_lua_to_tensor(lua_State *L, int idx);    /* borrowed; NUL
 /* Push an empty handle and return where to put the tensor's reference. The safe way to
  * make one: compute into the slot, then check the status; a handle left empty is garbage. */
 struct rle_tensor **rle_lua_new_tensor(lua_State *L);
-/* Push a handle that takes over the reference. */
+/* Push a handle with a reference of its own. */
 void rle_lua_push_tensor(lua_State *L, struct rle_tensor *t);
 /* Positions: dimension argument 1..ndim or -1..-ndim -> 0..ndim-1. */
 int rle_lua_check_dim(lua_State *L, int arg, int ndim);
@@ -111,10 +111,12 @@ void rle_lua_scope_remove(struct rle_lua_handle *h);
 void rle_lua_scopes_leave(rle_context *c);
 void rle_lua_add_scopes(lua_State *L); /* into core.memory, the table on top */
 
-/* ---- the collector: lua_memory.c ---- */
-/* Collector work for the bytes allocated since the last call; how much, is said in
- * lua_memory.c. */
+/* ---- the collector: lua_collector.c ---- */
+/* Collector work for the bytes allocated since the last call. Raises what a finalizer
+ * raises. */
 void rle_lua_pay_debt(lua_State *L);
+/* A device that is full has garbage collected. */
+void rle_lua_open_collector(lua_State *L);
 
 /* ---- one opener a layer ---- */
 void rle_lua_open_error(lua_State *L);

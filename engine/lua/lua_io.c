@@ -111,9 +111,9 @@ static void push_tensors(lua_State *L, const rle_safetensors *file, rle_device *
     lua_createtable(L, 0, (int)n);
     for (size_t i = 0; i < n; i++) {
         const rle_st_tensor *s = rle_safetensors_at(file, i);
-        rle_tensor *t;
-        rle_lua_check(L, rle_tensor_from_host(dev, s->dtype, s->ndim, s->shape, s->data, &t));
-        rle_lua_push_tensor(L, t);
+        rle_tensor **slot = rle_lua_new_tensor(L);
+        rle_lua_check(
+            L, rle_tensor_from_host(dev, s->dtype, s->ndim, s->shape, s->data, slot));
         lua_setfield(L, -2, s->name);
     }
 }

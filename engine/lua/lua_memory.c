@@ -1,46 +1,9 @@
-/* lua_memory.c - memory as scripts see it: figures, limits, and the collector.
- *
- * Lua's collector does not see the bytes behind a userdata. So every allocation is
- * charged as debt, and the debt is paid in collector steps: for each external MB a step
- * of heap * 1.5 / live MB, so that by the time as much has been allocated as is live, one
- * and a half collections have run. When a device refuses an allocation, a full collection
- * runs before the refusal becomes an error. */
+/* lua_memory.c - memory as scripts see it: figures and limits. */
 #include "lua/lua_tensor.h"
 
-#include <math.h>
 #include <stdio.h>
 
 #include "base/mem.h"
-
-/* ---- the collector ---- */
-
-static const double DEBT_FLOOR_MB = 32; /* live memory counts as at least this much */
-
-void rle_lua_pay_debt(lua_State *L)
-{
-    double debt = (double)rle_device_debt / 0x1p20;
-    double live = (double)rle_device_live_bytes() / 0x1p20;
-    rle_device_debt = 0;
-    double heap_kb = lua_gc(L, LUA_GCCOUNT, 0);
-    double step = heap_kb * 1.5 * debt / (live > DEBT_FLOOR_MB ? live : DEBT_FLOOR_MB);
-    lua_gc(L, LUA_GCSTEP, step < 1 ? 1 : step > 1e8 ? (int)1e8 : (int)step);
-}
-
-/* Two collections: the first runs the finalizers of handles, and what those held may in
- * turn be garbage. */
-static bool on_pressure(void *self, rle_device *dev, size_t wanted)
-{
-    (void)self, (void)dev, (void)wanted;
-    static bool running;
-    lua_State *L = rle_context_current()->lua;
-    if (!L || running) return false;
-    running = true;
-    lua_gc(L, LUA_GCCOLLECT, 0);
-    lua_gc(L, LUA_GCCOLLECT, 0);
-    running = false;
-    rle_device_debt = 0;
-    return true;
-}
 
 /* ---- figures ---- */
 
@@ -269,7 +232,7 @@ static const luaL_Reg memory_functions[] = {
 
 void rle_lua_open_memory(lua_State *L)
 {
-    rle_device_on_pressure(on_pressure, NULL);
+    rle_lua_open_collector(L);
     lua_newtable(L);
     rle_lua_setfuncs(L, memory_functions);
     rle_lua_add_scopes(L);

@@ -111,9 +111,8 @@ static int nn_fill_orthogonal(lua_State *L)
 static int nn_row_keys(lua_State *L)
 {
     rle_lua_enter(L);
-    rle_tensor *x = rle_lua_check_tensor(L, 1), *keys;
-    rle_lua_check(L, rle_op_row_keys(rle_tensor_device(x), rle_row_count(&x->a), &keys));
-    rle_lua_push_tensor(L, keys);
+    rle_tensor *x = rle_lua_check_tensor(L, 1), **slot = rle_lua_new_tensor(L);
+    rle_lua_check(L, rle_op_row_keys(rle_tensor_device(x), rle_row_count(&x->a), slot));
     return 1;
 }
 
@@ -143,20 +142,21 @@ static int nn_check_parameter(lua_State *L)
 static int nn_categorical_log_prob(lua_State *L)
 {
     rle_lua_enter(L);
-    rle_tensor *x = rle_lua_check_tensor(L, 1), *action, *number = NULL, *out;
+    rle_tensor *x = rle_lua_check_tensor(L, 1), *action, *number = NULL, **slot;
     bool logits = lua_toboolean(L, 2);
     if (lua_type(L, 3) == LUA_TNUMBER) {
         int64_t value = rle_lua_check_integer(L, 3);
+        slot = rle_lua_new_tensor(L);
         rle_lua_check(L, rle_tensor_from_host(rle_tensor_device(x), RLE_I64, 0, NULL, &value,
                                               &number));
         action = number;
     } else {
         action = rle_lua_check_tensor(L, 3);
+        slot = rle_lua_new_tensor(L);
     }
-    rle_status status = rle_categorical_log_prob(x, logits, action, &out);
+    rle_status status = rle_categorical_log_prob(x, logits, action, slot);
     rle_tensor_release(number);
     rle_lua_check(L, status);
-    rle_lua_push_tensor(L, out);
     return 1;
 }
 
@@ -164,16 +164,16 @@ static int nn_categorical_log_prob(lua_State *L)
 static int nn_sample(lua_State *L)
 {
     rle_lua_enter(L);
-    rle_tensor *probs = rle_lua_check_tensor(L, 1), *out;
+    rle_tensor *probs = rle_lua_check_tensor(L, 1);
     int64_t draws = rle_lua_check_integer(L, 2);
     rle_tensor *keys = lua_isnoneornil(L, 3) ? NULL : rle_lua_check_tensor(L, 3);
     uint32_t draw = (uint32_t)luaL_optnumber(L, 4, 0);
-    rle_status status = rle_op_multinomial(probs, draws, keys, draw, &out);
+    rle_tensor **slot = rle_lua_new_tensor(L);
+    rle_status status = rle_op_multinomial(probs, draws, keys, draw, slot);
     /* The device names a row and no values. */
     if (status == RLE_INVALID_ARGUMENT && probs->a.ndim)
         rle_lua_check(L, rle_name_bad_row("sample: probs", RLE_ROWS_PROBS, probs));
     rle_lua_check(L, status);
-    rle_lua_push_tensor(L, out);
     return 1;
 }
 

@@ -139,7 +139,7 @@ static int optim_state(lua_State *L)
     for (int k = 0; k < RLE_OPTIM_STATES; k++) {
         rle_tensor *t = rle_optim_state(o, i, k);
         if (t)
-            rle_lua_push_tensor(L, rle_tensor_retain(t));
+            rle_lua_push_tensor(L, t);
         else
             lua_pushnil(L);
     }

@@ -178,6 +178,9 @@ void rle_lua_rpc_token(lua_State *L, rle_token *token);
  */
 const rle_tls_options *rle_lua_rpc_tls(lua_State *L, int idx, rle_tls_options *out);
 
+/* ---- who comes and goes ---- */
+void rle_lua_tell_member(lua_State *L, const rle_member_change *change);
+
 /* ---- weights ---- */
 extern const luaL_Reg rle_lua_rpc_weights_functions[];
 void rle_lua_rpc_open_weights(lua_State *L);

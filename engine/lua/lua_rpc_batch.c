@@ -150,7 +150,8 @@ static int read_spec(lua_State *L)
     return 0;
 }
 
-/* The spec is on top of L and is taken from it. NULL: it failed; the error is lost. */
+/* The spec, and above it read_spec, are on top of L and are taken from it. NULL: it
+ * failed; the error is lost. */
 static rle_lua_batch *batch_new(lua_State *L, uint64_t object, const char *method,
                                 uint64_t name)
 {
@@ -158,7 +159,7 @@ static rle_lua_batch *batch_new(lua_State *L, uint64_t object, const char *metho
     rle_map_slot *slot = b ? rle_map_put(&all()->by_key, key_of(object, name)) : NULL;
     if (!slot) {
         rle_free(b);
-        lua_pop(L, 1);
+        lua_pop(L, 2);
         return NULL;
     }
     b->key = slot->key;
@@ -168,7 +169,6 @@ static rle_lua_batch *batch_new(lua_State *L, uint64_t object, const char *metho
     all()->first = b;
     b->next_same = slot->v.pointer;
     slot->v.pointer = b;
-    lua_pushcfunction(L, read_spec);
     lua_pushlightuserdata(L, b);
     lua_pushvalue(L, -3);
     if (lua_pcall(L, 2, 0, 0) != 0) {
@@ -183,26 +183,42 @@ static rle_lua_batch *batch_new(lua_State *L, uint64_t object, const char *metho
     return b;
 }
 
-/* Is it a batched function that this worker may call? Lua knows; asked once for each. */
-static rle_lua_batch *resolve(lua_State *L, const rle_incoming_info *info, uint64_t name)
+typedef struct search {
+    const rle_incoming_info *info;
+    uint64_t name;
+    rle_lua_batch *found;
+} search;
+
+/* Protected: (light userdata search) */
+static int run_search(lua_State *L)
 {
-    const rle_call_head *head = &info->head;
+    search *s = lua_touserdata(L, 1);
+    const rle_call_head *head = &s->info->head;
     rle_lua_push_hook(L, RLE_HOOK_BATCH_FIND);
     lua_pushnumber(L, (lua_Number)head->object);
     lua_pushstring(L, head->method);
-    lua_pushstring(L, rle_peer_name(info->caller));
-    if (lua_pcall(L, 3, 1, 0) != 0 || !lua_istable(L, -1)) {
+    lua_pushstring(L, rle_peer_name(s->info->caller));
+    lua_call(L, 3, 1);
+    if (!lua_istable(L, -1)) return 0;
+    s->found = find(head->object, head->method, s->name);
+    if (s->found) return 0;
+    lua_pushcfunction(L, read_spec);
+    s->found = batch_new(L, head->object, head->method, s->name);
+    return 0;
+}
+
+/* Is it a batched function that this worker may call? Lua knows; asked once for each. */
+static rle_lua_batch *resolve(lua_State *L, const rle_incoming_info *info, uint64_t name)
+{
+    search s = {.info = info, .name = name};
+    if (rle_cpcall(L, run_search, &s) != 0) {
         lua_pop(L, 1); /* a handler will find the same and say so */
         return NULL;
     }
-    rle_lua_batch *b = find(head->object, head->method, name);
-    if (b)
-        lua_pop(L, 1);
-    else
-        b = batch_new(L, head->object, head->method, name);
-    if (b && rle_batch_admit(rle_lua_rpc_state.rpc, b->core, info->caller) != RLE_OK)
-        b = NULL;
-    return b;
+    if (s.found &&
+        rle_batch_admit(rle_lua_rpc_state.rpc, s.found->core, info->caller) != RLE_OK)
+        return NULL;
+    return s.found;
 }
 
 /* ---- rows ---- */

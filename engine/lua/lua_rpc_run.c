@@ -10,7 +10,6 @@
 #include <stdio.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/mem.h"
 #include "device/device.h"
 #include "tensor/tensor.h"
@@ -338,21 +337,6 @@ static bool place_tensors(rle_rpc *rpc)
     return true;
 }
 
-static void tell_member(lua_State *L, const rle_member_change *change)
-{
-    char name[RLE_NAME_MAX + 1]; /* who is gone may be forgotten meanwhile */
-    snprintf(name, sizeof name, "%s", rle_peer_name(change->peer));
-    rle_lua_push_hook(L, RLE_HOOK_MEMBER);
-    lua_pushstring(L, name);
-    rle_lua_push_incarnation(L, change->left);
-    lua_pushboolean(L, change->goodbye);
-    rle_lua_push_incarnation(L, change->joined);
-    if (lua_pcall(L, 4, 0, 0) != 0) {
-        rle_log(RLE_LOG_ERROR, "nobody was told of worker \"%s\": %s", name, lua_tostring(L, -1));
-        lua_pop(L, 1);
-    }
-}
-
 /* The next of one kind that waits; false: there is none (any more). */
 static bool take_work(lua_State *L, unsigned kind)
 {
@@ -383,7 +367,7 @@ static bool take_work(lua_State *L, unsigned kind)
     case RLE_WORK_MEMBER: {
         rle_member_change change;
         if (!rle_rpc_next_member(s->rpc, &change)) return false;
-        tell_member(L, &change);
+        rle_lua_tell_member(L, &change);
         return true;
     }
     case RLE_WORK_PLACE:

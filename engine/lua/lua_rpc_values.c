@@ -208,10 +208,11 @@ static void write_cdata(writer *w, int idx)
     lua_State *L = w->L;
     rle_lua_push_hook(L, RLE_HOOK_INT64_KIND);
     lua_pushvalue(L, idx);
-    /* A finalizer may run now; it must not use the encoder. */
+    /* A finalizer may run now; it must not use the encoder. It may raise, too. */
     rle_lua_rpc_state.encoding = true;
-    lua_call(L, 1, 1);
+    int failure = lua_pcall(L, 1, 1, 0);
     rle_lua_rpc_state.encoding = false;
+    if (failure != 0) lua_error(L);
     int kind = (int)lua_tonumber(L, -1);
     lua_pop(L, 1);
     if (!kind) refuse(w, "cdata other than int64_t and uint64_t cannot be sent");
@@ -324,16 +325,15 @@ static void push_wide(lua_State *L, uint64_t v, bool is_unsigned)
 
 static void push_tensor(lua_State *L, rle_decoder *d, const rle_wire_tensor *t)
 {
-    rle_tensor *received = rle_take_handle(d, t);
-    if (received) {
-        rle_lua_push_tensor(L, received);
+    rle_tensor **slot = rle_lua_new_tensor(L);
+    *slot = rle_take_handle(d, t);
+    if (*slot) {
         rle_lua_to_default(L, -1, 1);
         return;
     }
     rle_device *dev = rle_lua_default_device(L);
     rle_context *c = rle_context_current();
     uint8_t owner = c->owner;
-    rle_tensor **slot = rle_lua_new_tensor(L);
     c->owner = RLE_OWNER_RPC;
     rle_status s = rle_tensor_from_host(dev, t->dtype, t->ndim, t->shape, t->data, slot);
     c->owner = owner;

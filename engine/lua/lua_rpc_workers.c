@@ -2,6 +2,43 @@
  * they are there, what they hold. */
 #include "lua/lua_rpc_batch.h"
 
+#include <stdio.h>
+
+#include "base/log.h"
+
+/* ---- who comes and goes ---- */
+
+typedef struct member_news {
+    const rle_member_change *change;
+    char name[RLE_NAME_MAX + 1]; /* who is gone may be forgotten meanwhile */
+} member_news;
+
+/* Protected: (light userdata member_news) */
+static int run_member(lua_State *L)
+{
+    const member_news *n = lua_touserdata(L, 1);
+    rle_lua_push_hook(L, RLE_HOOK_MEMBER);
+    lua_pushstring(L, n->name);
+    rle_lua_push_incarnation(L, n->change->left);
+    lua_pushboolean(L, n->change->goodbye);
+    rle_lua_push_incarnation(L, n->change->joined);
+    lua_call(L, 4, 0);
+    return 0;
+}
+
+void rle_lua_tell_member(lua_State *L, const rle_member_change *change)
+{
+    member_news n = {.change = change};
+    snprintf(n.name, sizeof n.name, "%s", rle_peer_name(change->peer));
+    if (rle_cpcall(L, run_member, &n) != 0) {
+        rle_log(RLE_LOG_ERROR, "nobody was told of worker \"%s\": %s", n.name,
+                lua_tostring(L, -1));
+        lua_pop(L, 1);
+    }
+}
+
+/* ---- bound functions ---- */
+
 static int rpc_name(lua_State *L)
 {
     lua_pushstring(L, rle_rpc_name(rle_lua_rpc_check(L)->rpc));

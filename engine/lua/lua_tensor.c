@@ -30,7 +30,7 @@ struct rle_tensor **rle_lua_new_tensor(lua_State *L)
 
 void rle_lua_push_tensor(lua_State *L, struct rle_tensor *t)
 {
-    *rle_lua_new_tensor(L) = t;
+    *rle_lua_new_tensor(L) = rle_tensor_retain(t);
 }
 
 struct rle_tensor *rle_lua_to_tensor(lua_State *L, int idx)
@@ -127,7 +127,7 @@ static int tensor_field(lua_State *L)
         rle_lua_push_device(L, rle_tensor_device(t));
     } else if (strcmp(key, "grad") == 0) {
         if (t->grad)
-            rle_lua_push_tensor(L, rle_tensor_retain(t->grad));
+            rle_lua_push_tensor(L, t->grad);
         else
             lua_pushnil(L);
     } else if (strcmp(key, "requires_grad") == 0) {
