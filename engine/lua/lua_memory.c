@@ -209,7 +209,11 @@ static int memory_parse(lua_State *L)
 static int memory_format(lua_State *L)
 {
     char text[32];
-    lua_pushstring(L, rle_bytes_format(luaL_checknumber(L, 1), text, sizeof text));
+    if (lua_type(L, 1) != LUA_TNUMBER)
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "format: expected a number of bytes, got %s",
+                            lua_isnone(L, 1) ? "nothing" : luaL_typename(L, 1));
+    lua_pushstring(L, rle_bytes_format(lua_tonumber(L, 1), text, sizeof text));
     return 1;
 }
 

@@ -17,7 +17,18 @@ Policy.__index = Policy
 
 --- Clean up if the policy says so. stats: episode (a number, for per_episode), device.
 function Policy:run(stats)
-  local freed = self.decide(stats or {})
+  if stats ~= nil and type(stats) ~= "table" then
+    options.fail("INVALID_ARGUMENT", "cleanup:run: expected a table such as {episode = 12}, got %s",
+      type(stats))
+  end
+  stats = stats or {}
+  for _, key in ipairs { "episode", "reserved" } do
+    if stats[key] ~= nil and type(stats[key]) ~= "number" then
+      options.fail("INVALID_ARGUMENT", "cleanup:run: %s must be a number, got %s", key,
+        type(stats[key]))
+    end
+  end
+  local freed = self.decide(stats)
   if freed then
     self.runs = self.runs + 1
     self.freed = self.freed + (tonumber(freed) or 0)

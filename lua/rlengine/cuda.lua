@@ -35,7 +35,13 @@ function cuda.get_device_name(which) return device(which):properties().name end
 
 --- Its compute capability: 9, 0.
 function cuda.get_device_capability(which)
-  local major, minor = device(which):properties().compute_capability:match "(%d+)%.(%d+)"
+  local dev = device(which)
+  local version = dev:properties().compute_capability
+  if not version then
+    options.fail("INVALID_ARGUMENT", "rl.cuda.get_device_capability: %s is no GPU and has none",
+      dev.name)
+  end
+  local major, minor = version:match "(%d+)%.(%d+)"
   return tonumber(major), tonumber(minor)
 end
 

@@ -150,6 +150,10 @@ end
 -- rl.keep. Parameters, optimizers and a live graph keep their own hold. Using a closed handle
 -- raises and names the scope.
 function memory.scope(fn, ...)
+  local meta = type(fn) ~= "function" and getmetatable(fn)
+  if type(fn) ~= "function" and not (type(meta) == "table" and meta.__call) then
+    options.fail("INVALID_ARGUMENT", "rl.scope: expected a function, got %s", type(fn))
+  end
   return close(c.scope_push(), pcall(fn, ...))
 end
 

@@ -139,6 +139,24 @@ describe("rl.cleanup", function()
     assert.equal(2, policy.runs)
   end)
 
+  it("refuses to run after what is no episode", function()
+    local policies = { cleanup.per_episode(), cleanup.on_pressure { above = 1 }, cleanup.never(),
+      cleanup.policy(error) }
+    for _, policy in ipairs(policies) do
+      for message, stats in pairs {
+        ["cleanup:run: episode must be a number, got string"] = { episode = "x" },
+        ["cleanup:run: reserved must be a number, got boolean"] = { reserved = true },
+        ["cleanup:run: expected a table such as {episode = 12}, got number"] = 12,
+      } do
+        local ok, err = pcall(policy.run, policy, stats)
+        assert.is_false(ok)
+        assert.equal("INVALID_ARGUMENT", err.code)
+        assert.equal(message, err.message)
+      end
+      assert.equal(0, policy.runs)
+    end
+  end)
+
   it("refuses what is no policy", function()
     for _, wrong in ipairs { 5, "often", {} } do
       local ok, err = pcall(cleanup.policy, wrong)

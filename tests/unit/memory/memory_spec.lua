@@ -278,6 +278,19 @@ describe("memory", function()
       is_sound()
     end)
 
+    it("takes what can be called, and nothing else", function()
+      local callable = setmetatable({}, { __call = function(_, n) return rl.ones(n) end })
+      assert.equal(3, #rl.scope(callable, 3))
+      for _, wrong in ipairs { 5, "print", {}, rl.ones(1), false } do
+        local ok, err = pcall(rl.scope, wrong or nil)
+        assert.is_false(ok)
+        assert.equal("INVALID_ARGUMENT", err.code)
+        assert.equal("rl.scope: expected a function, got " .. type(wrong or nil), err.message)
+        assert.matches("memory_spec.lua:%d+$", err.where)
+      end
+      is_sound()
+    end)
+
     it("frees at a known place", function()
       local before = rl.memory.allocated()
       rl.scope(function() for _ = 1, 10 do rl.zeros(1000) end end)
@@ -353,6 +366,7 @@ describe("memory", function()
         refuses(("rl.memory.assert_flat: repeats must be a whole number from 3, got %.14g")
           :format(repeats), rl.memory.assert_flat, error, { repeats = repeats })
       end
+      refuses("format: expected a number of bytes, got string", rl.memory.format, "many")
       for _, bytes in ipairs { -1, math.huge, 0 / 0, true, {} } do
         refuses('limit: expected bytes, a size such as "64MiB", or false for none', rl.memory.limit,
           "cpu", bytes)
