@@ -63,8 +63,9 @@ Watch.__index = Watch
 --- Tell at the first episode above the plateau what grew, by how much, held by which line.
 -- Call the returned watch (or `watch:episode()`) at the end of each episode; the first two
 -- set the plateau, and what grows after it is told by an out-of-memory error too. After a
--- warning the plateau is what is held then. Options: tolerance ("64KiB"), device, log (a
--- function of the message; default: a line on standard error).
+-- warning the plateau is what is held then. Options: tolerance ("64KiB"), device (what is the
+-- default now, whatever is later), log (a function of the message; default: a line on standard
+-- error).
 -- @return a watch
 function memory.watch(given)
   given = options.check("rl.memory.watch", given,
@@ -74,7 +75,7 @@ function memory.watch(given)
   end
   return setmetatable({
     tolerance = c.parse(given.tolerance or "64KiB", "rl.memory.watch: tolerance"),
-    device = given.device and core.device.get(given.device),
+    device = given.device and core.device.get(given.device) or core.device.default(),
     log = given.log or function(message) io.stderr:write(message, "\n") end,
     episodes = 0,
   }, Watch)
@@ -118,7 +119,7 @@ function memory.assert_flat(fn, given)
     { repeats = "number", device = "any", tolerance = "number|string" })
   local repeats = options.whole("rl.memory.assert_flat", "repeats", given.repeats, 3, 20)
   local tolerance = c.parse(given.tolerance or 0, "rl.memory.assert_flat: tolerance")
-  local device = given.device
+  local device = given.device or core.device.default() -- fn may set another
   local before, rows
   for i = 1, repeats do
     fn(i)

@@ -315,6 +315,26 @@ describe("memory", function()
       assert.equal(4096, #held[4])
     end)
 
+    it("stays with the device that it was made on", function()
+      local other = device.name == "cpu" and rl.device_count "emu" > 0 and "emu" or "cpu"
+      if other == device.name then return pending "there is no other device" end
+      local messages = {}
+      local watch = rl.memory.watch { log = function(m) messages[#messages + 1] = m end }
+      local held = rl.zeros(50000, { device = other })
+      watch()
+      watch()
+      rl.default_device(other)
+      local grown = watch()
+      local flat, err = pcall(rl.memory.assert_flat, function(i)
+        rl.default_device(i > 2 and device or other)
+      end)
+      rl.default_device(device)
+      assert.equal(0, grown)
+      assert.same({}, messages)
+      assert.is_true(flat, tostring(err))
+      assert.equal(50000, #held)
+    end)
+
     it("assert_flat fails on growth and passes without", function()
       rl.memory.assert_flat(function() local _ = rl.zeros(100) + 1 end)
       local held = {}
