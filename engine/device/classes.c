@@ -43,6 +43,13 @@ static size_t class_size(int class)
     return ((size_t)1 << top) + quarters * ((size_t)1 << (top - 2));
 }
 
+size_t rle_classes_want(size_t size)
+{
+    size_t rounded;
+    class_of(size, &rounded);
+    return rounded;
+}
+
 rle_classes *rle_classes_new(void)
 {
     return rle_calloc(1, sizeof(rle_classes));

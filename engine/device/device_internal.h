@@ -48,6 +48,7 @@ typedef struct rle_classes rle_classes;
 rle_classes *rle_classes_new(void); /* NULL without memory; rle_free after a trim */
 /* A cached block for `size` bytes, or NULL; *rounded is the size of its class. */
 void *rle_classes_take(rle_classes *c, size_t size, size_t *rounded);
+size_t rle_classes_want(size_t size); /* the size of its class */
 /* False: no memory to remember it. */
 bool rle_classes_give(rle_classes *c, void *p, size_t rounded);
 /* One block of the largest size, if it is larger than that, back to the system; bytes. */

@@ -4,6 +4,7 @@
 #include "device/device_internal.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/mem.h"
 
@@ -57,9 +58,18 @@ static bool is_fragmented(const refusal *r)
  * else 0. */
 static size_t too_coarse(const refusal *r)
 {
-    if (!r->limited || r->dev->type == RLE_DEVICE_CPU || is_fragmented(r)) return 0;
-    size_t taken = rle_segments_want(r->size, true);
+    if (!r->limited || is_fragmented(r)) return 0;
+    size_t taken = r->dev->type == RLE_DEVICE_CPU ? rle_classes_want(r->size)
+                                                  : rle_segments_want(r->size, true);
     return r->room >= r->size && r->room < taken ? taken : 0;
+}
+
+/* What blocks are larger than the tensors in them, where that is much of all; else 0. */
+static size_t much_rounding(const refusal *r)
+{
+    size_t live = r->stats.reserved - r->stats.cached;
+    size_t rounding = live - r->stats.allocated;
+    return rounding >= live / 4 ? rounding : 0;
 }
 
 static void advise(const refusal *r, char *text, size_t *used)
@@ -74,6 +84,13 @@ static void advise(const refusal *r, char *text, size_t *used)
     } else if (is_fragmented(r) && r->stats.cached >= r->total / 4) {
         rle_text_add(text, TEXT_SIZE, used,
                      "making the largest tensors first: there is room, but in pieces");
+    } else if (much_rounding(r) && (!top || top->owner == RLE_OWNER_TENSOR)) {
+        rle_text_add(
+            text, TEXT_SIZE, used,
+            "fewer and larger tensors: each takes %d bytes here, however small it is; "
+            "rl.stack makes one of many%s%s",
+            r->dev->type == RLE_DEVICE_CPU ? 64 : 512,
+            top ? ", first those made at " : "", top ? site : "");
     } else if (!top || top->bytes < r->stats.allocated / 4) {
         rle_text_add(text, TEXT_SIZE, used,
                      "a smaller batch: no single line of the script holds much");
@@ -181,32 +198,53 @@ const char *rle_device_oom_report(void)
     return oom_report;
 }
 
+/* Two sizes that differ but are the same words. */
+static bool look_alike(size_t a, size_t b)
+{
+    char x[32], y[32];
+    return a != b && strcmp(rle_bytes_format((double)a, x, sizeof x),
+                            rle_bytes_format((double)b, y, sizeof y)) == 0;
+}
+
+static const char *words(size_t bytes, bool exact, char *out, size_t size)
+{
+    if (!exact) return rle_bytes_format((double)bytes, out, size);
+    snprintf(out, size, "%zu bytes", bytes);
+    return out;
+}
+
 rle_status rle_device_refuse(rle_device *dev, size_t size)
 {
     rle_device_count_refusal(dev);
     refusal r = look(dev, size);
     char line[512], wanted[32], room[32], total[32], held[32];
-    size_t used = 0;
+    size_t used = 0, coarse = too_coarse(&r);
+    /* The comparisons that a reader makes must come out right. */
+    bool exact = look_alike(size, r.room) || (coarse && look_alike(r.room, coarse)) ||
+                 (is_fragmented(&r) && look_alike(size, r.largest));
     rle_text_add(line, sizeof line, &used, "out of device memory: wanted %s, ",
-                 rle_bytes_format((double)size, wanted, sizeof wanted));
+                 words(size, exact, wanted, sizeof wanted));
     if (r.total)
         rle_text_add(line, sizeof line, &used, "%s free of %s",
-                     rle_bytes_format((double)r.room, room, sizeof room),
+                     words(r.room, exact, room, sizeof room),
                      rle_bytes_format((double)r.total, total, sizeof total));
     else
         rle_text_add(line, sizeof line, &used, "%s free on this machine, %s in use here",
-                     rle_bytes_format((double)r.room, room, sizeof room),
+                     words(r.room, exact, room, sizeof room),
                      rle_bytes_format((double)(r.stats.reserved - r.stats.cached), total,
                                       sizeof total));
-    size_t coarse = too_coarse(&r);
     if (coarse)
         rle_text_add(line, sizeof line, &used, ", but it is taken in pieces of %s here",
-                     rle_bytes_format((double)coarse, held, sizeof held));
+                     words(coarse, exact, held, sizeof held));
     else if (r.total && r.room >= r.size && !is_fragmented(&r))
         rle_text_add(line, sizeof line, &used, ", but the driver refused");
     if (is_fragmented(&r))
         rle_text_add(line, sizeof line, &used, " in pieces of at most %s",
-                     rle_bytes_format((double)r.largest, held, sizeof held));
+                     words(r.largest, exact, held, sizeof held));
+    if (much_rounding(&r))
+        rle_text_add(line, sizeof line, &used,
+                     "; %s of what is taken is the rounding of small tensors",
+                     rle_bytes_format((double)much_rounding(&r), held, sizeof held));
     if (r.holders)
         rle_text_add(line, sizeof line, &used, "; most held by %s (%zu tensor%s, %s)",
                      rle_site_name(r.holder[0].site), r.holder[0].blocks,

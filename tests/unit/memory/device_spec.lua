@@ -132,7 +132,14 @@ for _, device in ipairs(devices) do
     end)
 
     it("says when the limit is below what is taken at once", function()
-      if device == "cpu" then return end -- takes no more than is asked for
+      if device == "cpu" then
+        rl.memory.limit(device, rl.memory.reserved(device) + 1000)
+        local ok, err = pcall(rl.zeros, 245, on)
+        assert.is_false(ok)
+        assert.matches("wanted 980 bytes, 1000 bytes free of [%d.]+ %a+, but it is taken in pieces "
+          .. "of 1.0 KiB here", err.message)
+        return
+      end
       rl.memory.limit(device, rl.memory.reserved(device) + 1000)
       local held = {}
       local ok, err = pcall(function()
@@ -141,6 +148,37 @@ for _, device in ipairs(devices) do
       assert.is_false(ok)
       assert.matches("wanted 512 bytes, 1000 bytes free of [%d.]+ %a+, but it is taken in pieces "
         .. "of 2.0 MiB here", err.message)
+    end)
+
+    it("shows sizes by the byte where they would look alike", function()
+      rl.memory.limit(device, rl.memory.reserved(device) + 24 * MiB)
+      local held = { rl.zeros(5, 2 ^ 20, on), rl.zeros(1, on) }
+      local ok, err = pcall(rl.zeros, 2 ^ 20, on)
+      assert.is_false(ok)
+      local wanted, free, text = err.message:match "wanted (%d+) bytes, (%d+) bytes free of (.*)"
+      assert.equal(4 * MiB, tonumber(wanted), err.message)
+      assert.is_true(tonumber(free) < 4 * MiB and tonumber(free) > 3.9 * MiB, err.message)
+      assert.is_nil(text:find("but", 1, true)) -- there is too little, and that is all
+      assert.equal(2, #held)
+    end)
+
+    it("says when it is the rounding of small tensors that takes much", function()
+      limit_to(2)
+      local held, line = {}, nil
+      local ok, err = pcall(function()
+        for i = 1, 1e5 do held[i] = rl.zeros(1, on); line = here() end
+      end)
+      assert.is_false(ok)
+      assert.matches("free of [%d.]+ MiB; [%d.]+ MiB of what is taken is the rounding of small "
+        .. "tensors; most held by tests/unit/memory/device_spec.lua:" .. line .. " ", err.message)
+      assert.matches(("try: fewer and larger tensors: each takes %d bytes here, however small it "
+        .. "is; rl.stack makes one of many, first those made at tests/unit/memory/device_spec.lua:"
+        .. "%d"):format(device == "cpu" and 64 or 512, line), err.report)
+      -- The same in large ones: no word of it.
+      held = {}
+      ok, err = pcall(function() for i = 1, 100 do held[i] = rl.zeros(2 ^ 16, on) end end)
+      assert.is_false(ok)
+      assert.is_nil(err.message:find("rounding", 1, true))
     end)
 
     it("tells what grew since the plateau of a watch", function()
