@@ -325,7 +325,9 @@ static int create_linspace(lua_State *L)
     double start = luaL_checknumber(L, 1), stop = luaL_checknumber(L, 2);
     int64_t n = rle_lua_check_integer(L, 3);
     if (n < 0 || n > (int64_t)1 << 40)
-        return rle_lua_fail(L, RLE_INVALID_ARGUMENT, "linspace: bad number of points");
+        return rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                            "linspace: the number of points is from 0 to 2^40, got %lld",
+                            (long long)n);
     rle_lua_create c;
     rle_lua_check_create(L, lua_isnoneornil(L, 4) ? 0 : 4, RLE_F32, NULL, &c);
     double *v = lua_newuserdata(L, (size_t)(n ? n : 1) * sizeof *v);

@@ -10,8 +10,8 @@ static rle_status bad_index(int64_t value, int64_t position, int dim, int64_t ex
     return rle_fail(RLE_OUT_OF_RANGE,
                     "index %" PRId64 " (element %" PRId64
                     " of the index tensor) is out of range for dimension %d "
-                    "of size %" PRId64 "; all are counted from 0",
-                    value, position, dim, extent);
+                    "of size %" PRId64 "; indices count from 0, the rest from 1",
+                    value, position + 1, dim + 1, extent);
 }
 
 /* All entries of `index` lie in 0 .. extent-1. */

@@ -46,8 +46,8 @@ static rle_status check_indices(rle_device *dev, const char *op, const rle_array
     return rle_fail(RLE_OUT_OF_RANGE,
                     "index %" PRId64 " (element %" PRId64
                     " of the index tensor) is out of range for dimension %d "
-                    "of size %" PRId64 "; all are counted from 0",
-                    value, (int64_t)bad, dim, extent);
+                    "of size %" PRId64 "; indices count from 0, the rest from 1",
+                    value, (int64_t)bad + 1, dim + 1, extent);
 }
 
 /* An index of one dimension as one of `like`'s shape, the same for all its lines. */

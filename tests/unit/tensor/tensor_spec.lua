@@ -77,6 +77,22 @@ describe("tensor", function()
       end
     end)
 
+    it("says of what it cannot count what it got, and from where it counts", function()
+      for _, n in ipairs { -1, 2 ^ 41 } do
+        local err = refusal(rl.linspace, 0, 1, n)
+        assert.equal("INVALID_ARGUMENT", err.code)
+        assert.equal(("linspace: the number of points is from 0 to 2^40, got %.0f"):format(n),
+          err.message)
+      end
+      local t, index = rl.zeros(3, 4), rl.tensor({ { 0, 2 }, { 5, 1 } }, { dtype = "i64" })
+      local err = refusal(t.gather, t, 2, index)
+      assert.equal("OUT_OF_RANGE", err.code)
+      assert.equal("index 5 (element 3 of the index tensor) is out of range for dimension 2 of size "
+        .. "4; indices count from 0, the rest from 1", err.message)
+      assert.matches("^dimension 3 of a tensor of 2 dimensions", refusal(t.gather, t, 3, index)
+        .message)
+    end)
+
     it("names the nearest option", function()
       local err = refusal(rl.zeros, 2, { dtpe = "f32" })
       assert.equal("INVALID_ARGUMENT", err.code)
