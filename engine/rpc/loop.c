@@ -286,7 +286,7 @@ static bool came_soon(rle_evloop *l)
         now = rle_now();
     }
     if (came) l->poll_hits++;
-    if (came && now < end + (LATE - 1) * l->busy_poll) {
+    if (came && (now - end) / (LATE - 1) < l->busy_poll) {
         l->misses = 0;
     } else if (now >= end) {
         if (l->misses < MISSES_MAX) l->misses++;
