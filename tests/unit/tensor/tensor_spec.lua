@@ -87,8 +87,8 @@ describe("tensor", function()
       local t, index = rl.zeros(3, 4), rl.tensor({ { 0, 2 }, { 5, 1 } }, { dtype = "i64" })
       local err = refusal(t.gather, t, 2, index)
       assert.equal("OUT_OF_RANGE", err.code)
-      assert.equal("index 5 (element 3 of the index tensor) is out of range for dimension 2 of size "
-        .. "4; indices count from 0, the rest from 1", err.message)
+      assert.equal("index 5 (element 3 of the index tensor) is out of range for dimension 2 of "
+        .. "size 4; indices count from 0, the rest from 1", err.message)
       assert.matches("^dimension 3 of a tensor of 2 dimensions", refusal(t.gather, t, 3, index)
         .message)
     end)
