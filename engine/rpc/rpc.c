@@ -97,7 +97,7 @@ static void check_conn(rle_conn *conn, int64_t now)
     if (silent >= rpc->o.peer_timeout && conn->pinged) {
         char reason[64];
         snprintf(reason, sizeof reason, "did not answer for %.1f s",
-                 (double)rpc->o.peer_timeout / RLE_SECONDS);
+                 (double)silent / RLE_SECONDS);
         /* A process that was stopped finds it when it goes on. */
         rle_conn_goaway(conn, RLE_UNAVAILABLE);
         rle_conn_close(conn, reason, false);
@@ -296,8 +296,11 @@ static void defaults(rle_rpc_options *o)
 {
     if (!o->max_concurrent) o->max_concurrent = 256;
     if (!o->max_credits) o->max_credits = 64;
-    if (!o->heartbeat) o->heartbeat = 3 * RLE_SECONDS;
     if (!o->peer_timeout) o->peer_timeout = 10 * RLE_SECONDS;
+    if (!o->heartbeat) {
+        o->heartbeat = o->peer_timeout / 3;
+        if (o->heartbeat > 3 * RLE_SECONDS) o->heartbeat = 3 * RLE_SECONDS;
+    }
     if (!o->call_timeout) o->call_timeout = 60 * RLE_SECONDS;
     if (!o->busy_after) o->busy_after = 30 * RLE_SECONDS;
     if (!o->join_timeout) o->join_timeout = 10 * RLE_SECONDS;
@@ -308,6 +311,21 @@ static void defaults(rle_rpc_options *o)
     if (!o->max_version) o->max_version = RLE_PROTOCOL_VERSION;
 }
 
+/* A worker is asked when it has said nothing for a heartbeat, and has to have time for
+ * its answer before it is given up. */
+static rle_status check_heartbeat(const rle_rpc_options *o)
+{
+    if (o->heartbeat <= o->peer_timeout / 2) return RLE_OK;
+    double heartbeat = (double)o->heartbeat / RLE_SECONDS;
+    double timeout = (double)o->peer_timeout / RLE_SECONDS;
+    return rle_fail(
+        RLE_INVALID_ARGUMENT,
+        "heartbeat is %g s and timeout %g s: a worker is asked after a heartbeat and "
+        "needs time to answer; set heartbeat to %g s or less (left out it is a third "
+        "of the timeout), or timeout to %g s or more",
+        heartbeat, timeout, timeout / 2, 2 * heartbeat);
+}
+
 rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
 {
     const char *name = options->name;
@@ -316,10 +334,12 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
                         "a worker's name is 1 to %d letters, digits, \"_\", \".\" or \"-\", not "
                         "\"%.80s\"",
                         RLE_NAME_MAX, name ? name : "");
+    rle_rpc_options o = *options;
+    defaults(&o);
+    RLE_TRY(check_heartbeat(&o));
     rle_rpc *rpc = rle_calloc(1, sizeof *rpc);
     if (!rpc) return rle_oom(sizeof *rpc, "rpc");
-    rpc->o = *options;
-    defaults(&rpc->o);
+    rpc->o = o;
     snprintf(rpc->name, sizeof rpc->name, "%s", name);
     rpc->o.name = rpc->name;
     rpc->token = *options->token;

@@ -43,7 +43,8 @@ typedef struct rle_rpc_options {
     const rle_token *token;
     int max_concurrent;        /* calls being served at once; 0 = 256 */
     int max_credits;           /* calls a peer may have open here; 0 = 64 */
-    int64_t heartbeat;         /* a silent peer is pinged after this; 0 = 3 s */
+    int64_t heartbeat;         /* a silent peer is pinged after this, at most half
+                                * of peer_timeout; 0 = 3 s, at most a third of it */
     int64_t peer_timeout;      /* a peer silent for so long is gone; 0 = 10 s */
     int64_t call_timeout;      /* deadline of calls that give none; 0 = 60 s */
     uint64_t max_message;      /* bytes we accept; 0 = 64 MiB */

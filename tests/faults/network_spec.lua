@@ -71,9 +71,9 @@ describe("a network", function()
       local down = faults.clock()
       net:check "ip link set lo down"
       local at = trainer:said("future", 10)
-      trainer:said 'UNAVAILABLE: worker "obs_3" did not answer for 1.0 s (outcome: unknown)'
-      trainer:said 'worker "obs_3" lost: did not answer for 1.0 s; 1 call failed'
-      local there = obs:said 'worker "trainer" lost: did not answer for 1.0 s'
+      trainer:said 'UNAVAILABLE: worker "obs_3" did not answer for'
+      trainer:said 'worker "obs_3" lost: did not answer for'
+      local there = obs:said 'worker "trainer" lost: did not answer for'
       trainer:said("descriptors\t1", 10) -- of the connection
       assert.is_true(at - down >= 0.65 and at - down < 5, at - down)
       assert.is_true(there - down >= 0.65 and there - down < 5, there - down)

@@ -23,11 +23,12 @@ describe("an observer that is stopped", function()
     local stopped = obs:stop()
     local err = fails(f.wait, f)
     local took = faults.clock() - stopped
-    assert.equal('UNAVAILABLE: worker "obs_3" did not answer for 1.0 s (outcome: unknown)',
+    assert.matches('UNAVAILABLE: worker "obs_3" did not answer for %d+%.%d s %(outcome: unknown%)',
       tostring(err))
     assert.equal("unknown", err.outcome)
     fails(g.wait, g)
-    world:events('worker "obs_3" lost: did not answer for 1.0 s; 2 calls failed', 1)
+    world:events('worker "obs_3" lost: did not answer for', 1)
+    world:events('; 2 calls failed', 1)
     assert.is_true(took >= 0.99 and took < 5, took)
     rpc.sleep(math.max(0, faults.count(2, 5) - took))
     local continued = obs:continue()
@@ -85,12 +86,13 @@ describe("a line that says nothing any more", function()
     proxy:swallow "both"
     local err = fails(f.wait, f)
     local here = faults.clock() - broken
-    assert.equal('UNAVAILABLE: worker "obs_3" did not answer for 1.0 s (outcome: unknown)',
+    assert.matches('UNAVAILABLE: worker "obs_3" did not answer for %d+%.%d s %(outcome: unknown%)',
       tostring(err))
     fails(g.wait, g)
-    world:events('worker "obs_3" lost: did not answer for 1.0 s; 2 calls failed', 1)
-    local there = obs:said 'worker "trainer" lost: did not answer for 1.0 s' - broken
-    obs:said 'UNAVAILABLE: worker "trainer" did not answer for 1.0 s (outcome: unknown)'
+    world:events('worker "obs_3" lost: did not answer for', 1)
+    world:events('; 2 calls failed', 1)
+    local there = obs:said 'worker "trainer" lost: did not answer for' - broken
+    obs:said 'UNAVAILABLE: worker "trainer" did not answer for'
     assert.is_true(world:eventually(function() return require("workers").held().fds <= fds end))
     assert.is_true(here >= 0.65 and here < 5, here)
     assert.is_true(there >= 0.65 and there < 5, there)

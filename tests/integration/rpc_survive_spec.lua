@@ -290,7 +290,7 @@ describe("a trainer that is stopped", function()
         return true
       end, 30)
     end
-    assert.is_true(all 'worker "trainer" lost: did not answer for 1.0 s')
+    assert.is_true(all 'worker "trainer" lost: did not answer for')
     assert.is_true(all '(attempt 1)')
     rpc.sleep(0.5)
     trainer:kill(signal.SIGCONT)
@@ -334,8 +334,8 @@ end)
       local t0 = workers.now()
       local err = fails(f.wait, f)
       local noticed = workers.now() - t0
-      assert.equal('UNAVAILABLE: worker "obs_3" did not answer for 1.0 s (outcome: unknown)',
-        tostring(err))
+      assert.matches('UNAVAILABLE: worker "obs_3" did not answer for %d+%.%d s '
+        .. '%(outcome: unknown%)', tostring(err))
       assert.is_true(noticed > 0.6 and noticed < 5, noticed)
       rpc.sleep(0.2)
       w:kill(signal.SIGCONT)
