@@ -115,9 +115,11 @@ static void tick(rle_timer *t)
 {
     rle_rpc *rpc = (rle_rpc *)((char *)t - offsetof(rle_rpc, tick));
     int64_t now = rle_now(), interval = tick_interval(rpc);
-    /* When nobody ran the loop for a while (the process was stopped), what others sent has
-     * to be read before anybody is called silent. */
-    bool late = now - t->at > interval;
+    /* When nobody ran the loop for a while (the process was stopped), what others sent
+     * has to be read before anybody is called silent. By the next time it is, however
+     * late that comes. */
+    bool late = now - t->at > interval && !rpc->tick_late;
+    rpc->tick_late = late;
     for (rle_conn *conn = rpc->conns, *next; conn && !late; conn = next) {
         next = conn->next;
         if (conn->state == RLE_CONN_OPEN) check_conn(conn, now);

@@ -450,6 +450,7 @@ struct rle_rpc {
     rle_future *discarded;
 
     rle_timer tick;
+    bool tick_late;    /* the last one was, and judged nobody */
     int64_t turn_at;   /* a time within this turn, or 0 */
     int64_t last_turn; /* of rle_rpc_breathe */
     bool stopping;

@@ -198,6 +198,33 @@ static void a_timeout_alone_is_kept(void **state)
     free_pair(&p);
 }
 
+static void who_is_always_late_notices_in_time_all_the_same(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, &quick);
+    rle_future *f = call(p.b, p.to_a, "run", 1);
+    enum { LATE_US = 60000 }; /* it should look every 25 ms */
+    /* Nobody is given up who answers... */
+    for (int i = 0; i < 30; i++) {
+        turn(p.a, p.b);
+        usleep(LATE_US);
+        turn(p.a, NULL);
+    }
+    assert_int_equal(rle_future_status(p.b, f), RLE_FUTURE_PENDING);
+    /* ...and who does not is. */
+    int64_t before = rle_now();
+    for (int i = 0; i < 200 && rle_future_status(p.b, f) == RLE_FUTURE_PENDING; i++) {
+        turn(NULL, p.b);
+        usleep(LATE_US);
+    }
+    double took = (double)(rle_now() - before) / RLE_SECONDS;
+    figure("F04", "by one that looks too late every time: after %.2f s (timeout 1 s)",
+           took);
+    assert_true(silent_for(f, "a") >= 1.0 && took < 6);
+    rle_future_release(p.b, f);
+    free_pair(&p);
+}
+
 static void a_heartbeat_that_cannot_keep_the_timeout_is_refused(void **state)
 {
     (void)state;
@@ -262,6 +289,7 @@ int main(void)
         TEST(the_guard_drains_sockets),
         TEST(a_silent_worker_is_given_up),
         TEST(a_timeout_alone_is_kept),
+        TEST(who_is_always_late_notices_in_time_all_the_same),
         TEST(a_heartbeat_that_cannot_keep_the_timeout_is_refused),
         TEST(descriptors_are_closed_by_exec),
     };
