@@ -306,17 +306,22 @@ void rle_server_arm_expiry(rle_rpc *rpc)
     }
 }
 
-static void mark_cancelled(rle_incoming *in)
+/* Its handler is to be told. */
+static void tell_cancelled(rle_incoming *in)
 {
     rle_rpc *rpc = in->rpc;
-    if (in->cancelled) return;
-    in->cancelled = true;
-    if (!in->started || !in->owner) return;
     in->in_cancelled = true;
     in->queue_next = rpc->cancelled;
     in->queue_at = &rpc->cancelled;
     if (in->queue_next) in->queue_next->queue_at = &in->queue_next;
     rpc->cancelled = in;
+}
+
+static void mark_cancelled(rle_incoming *in)
+{
+    if (in->cancelled) return;
+    in->cancelled = true;
+    if (in->started && in->owner) tell_cancelled(in);
 }
 
 void rle_incoming_cancel(rle_conn *conn, uint64_t id)
@@ -458,7 +463,11 @@ bool rle_incoming_cancelled(rle_rpc *rpc, rle_incoming *in)
 
 void rle_incoming_set_owner(rle_incoming *in, void *owner)
 {
+    rle_rpc *rpc = in->rpc;
+    rle_rpc_enter(rpc);
     in->owner = owner;
+    if (in->cancelled && !in->in_cancelled) tell_cancelled(in); /* before it had one */
+    rle_rpc_leave(rpc);
 }
 
 void *rle_rpc_next_cancelled(rle_rpc *rpc)

@@ -274,6 +274,32 @@ static void cancelling_reaches_the_handler(void **state)
     free_pair(&p);
 }
 
+static void a_call_cancelled_as_it_starts_reaches_its_handler(void **state)
+{
+    (void)state;
+    pair p = make_pair(NULL, NULL);
+    rle_future *f = call(p.b, p.to_a, "run", 1);
+    turns(&p, 3);
+    rle_incoming_info info;
+    rle_decoder d;
+    rle_incoming *in = rle_rpc_next_call(p.a, &info, &d);
+    rle_future_cancel(p.b, f);
+    turns(&p, 3); /* the guard may run the loop just here */
+    assert_null(rle_rpc_next_cancelled(p.a));
+    int owner;
+    rle_incoming_set_owner(in, &owner);
+    assert_int_equal(rle_rpc_turn(p.a, false), RLE_WORK_CANCELLED);
+    assert_ptr_equal(rle_rpc_next_cancelled(p.a), &owner);
+    assert_null(rle_rpc_next_cancelled(p.a));
+    rle_encoder e;
+    rle_encoder_init(&e);
+    rle_encode_result_head(&e, 0);
+    assert_int_equal(rle_incoming_reply(p.a, in, &e), RLE_OK);
+    rle_encoder_fini(&e);
+    rle_future_release(p.b, f);
+    free_pair(&p);
+}
+
 static void a_lost_worker_fails_its_calls_and_frees_its_own(void **state)
 {
     (void)state;
@@ -421,6 +447,7 @@ int main(void)
         TEST(the_bound_on_concurrent_calls_cannot_lock_two_workers),
         TEST(deadlines_end_a_call_on_both_sides),
         TEST(cancelling_reaches_the_handler),
+        TEST(a_call_cancelled_as_it_starts_reaches_its_handler),
         TEST(a_lost_worker_fails_its_calls_and_frees_its_own),
         TEST(goodbyes_are_no_losses),
         TEST(references_are_counted_by_connection),
