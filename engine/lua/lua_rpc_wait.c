@@ -182,6 +182,13 @@ static int run_sleep(lua_State *L)
     return rle_lua_wait(L, NULL, 0, RLE_WAIT_ALL, until);
 }
 
+/* clock() -> seconds, of the clock that deadlines go by */
+static int run_clock(lua_State *L)
+{
+    lua_pushnumber(L, (double)rle_now() / 1e9);
+    return 1;
+}
+
 static void raise_cancelled(lua_State *L, rle_lua_handler *h)
 {
     if (h->in)
@@ -254,8 +261,6 @@ bool rle_lua_rpc_pump(lua_State *L, int fd)
 }
 
 const luaL_Reg rle_lua_rpc_wait_functions[] = {
-    {"sleep", run_sleep},
-    {"waited", run_waited},
-    {"serve", run_serve},
-    {NULL, NULL},
+    {"sleep", run_sleep}, {"clock", run_clock}, {"waited", run_waited},
+    {"serve", run_serve}, {NULL, NULL},
 };

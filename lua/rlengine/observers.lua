@@ -149,14 +149,13 @@ end
 --- Nobody plays: wait until somebody does, or raise `err` after `rejoin` seconds.
 function Observers:wait_for_one(err)
   local rpc = require "rlengine.rpc"
-  local waited = 0
+  local ends = c.clock() + self.rejoin
   while #self:present() == 0 do
-    if waited >= self.rejoin then
+    if c.clock() >= ends then
       if err then error(err, 0) end
       options.fail("UNAVAILABLE", "no observer has come back for %g s", self.rejoin)
     end
     rpc.sleep(0.02)
-    waited = waited + 0.02
   end
 end
 

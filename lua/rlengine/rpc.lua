@@ -245,7 +245,7 @@ rpc.on_leave = members.on_leave
 
 -- Wait until each of the workers is connected or, with or_left, was and has said goodbye.
 local function wait_for(names, timeout, or_left)
-  local waited = 0
+  local ends = c.clock() + timeout
   while true do
     local missing
     for _, name in ipairs(names) do
@@ -256,12 +256,11 @@ local function wait_for(names, timeout, or_left)
       end
     end
     if not missing then return end
-    if waited >= timeout then
+    if c.clock() >= ends then
       fail("DEADLINE_EXCEEDED", 'worker "%s" has not joined in %.3f s%s', missing, timeout,
         c.who_is_here(missing))
     end
     futures.sleep(0.005)
-    waited = waited + 0.005
   end
 end
 
@@ -296,12 +295,11 @@ function rpc.shutdown(given)
     return
   end
   c.stop()
-  local pause, waited = 0.001, 0
-  while waited < timeout do
+  local pause, ends = 0.001, c.clock() + timeout
+  while c.clock() < ends do
     local serving, _, flushed = c.open_calls()
     if serving == 0 and flushed then break end
     futures.sleep(pause)
-    waited = waited + pause
     if pause < 0.02 then pause = pause * 2 end
   end
   c.close()

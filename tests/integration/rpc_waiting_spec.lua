@@ -64,3 +64,56 @@ rpc.register("codes", function() return codes end)
     assert.equal(("CANCELLED "):rep(10), codes .. " ")
   end)
 end)
+
+describe("a time that is waited", function()
+  local group
+  before_each(function() group = workers.group() end)
+  after_each(function() group:finish { blocks = true } end)
+
+  -- Calls of 30 ms, one upon the other, as long as this worker is there.
+  local CALLS = [[
+local function keep_calling()
+  local list = {}
+  for i = 1, 8 do list[i] = rpc.rpc_async("test", "work") end
+  if pcall(rpc.wait_all, list) then return keep_calling() end
+end
+rpc.register("begin", keep_calling)
+  ]]
+
+  local function busy()
+    local served = 0
+    rpc.register("work", function()
+      local ends = workers.now() + 0.03
+      while workers.now() < ends do end
+      served = served + 1
+    end)
+    group:start("w", CALLS)
+    rpc.wait_for "w"
+    rpc.rpc_async("w", "begin")
+    assert.is_true(workers.eventually(function() return served > 8 end))
+    return function() return served end
+  end
+
+  local function timed(fn, ...)
+    local t0 = workers.now()
+    local err = fails(fn, ...)
+    return workers.now() - t0, err
+  end
+
+  it("goes by the clock, however busy the worker is meanwhile", function()
+    local served = busy()
+    local before = served()
+    local took, err = timed(rpc.wait_for, "nobody", { timeout = 0.3 })
+    assert.equal("DEADLINE_EXCEEDED", err.code)
+    assert.is_true(took >= 0.3 and took < 1.5, took)
+    local follow = rpc.follow("nobody", "policy", { a = rl.zeros(2) })
+    took, err = timed(follow.wait, follow, { timeout = 0.3 })
+    assert.equal("UNAVAILABLE", err.code)
+    assert.is_true(took >= 0.3 and took < 1.5, took)
+    follow:close()
+    assert.is_true(served() > before) -- others were served
+    local t0 = workers.now()
+    rpc.shutdown { timeout = 0.3 }
+    assert.is_true(workers.now() - t0 < 1.5)
+  end)
+end)

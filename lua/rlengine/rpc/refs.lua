@@ -199,10 +199,9 @@ end
 local CLAIM_PATIENCE = 5 -- seconds: the grant of a ticket may come after its claim
 
 exports.builtin["rlengine.claim"] = function(_, ticket)
-  local number, waited = c.claim(ticket), 0
-  while not number and waited < CLAIM_PATIENCE do
+  local number, ends = c.claim(ticket), c.clock() + CLAIM_PATIENCE
+  while not number and c.clock() < ends do
     futures.sleep(0.01)
-    waited = waited + 0.01
     number = c.claim(ticket)
   end
   if not number then fail("NOT_FOUND", "this reference was released") end

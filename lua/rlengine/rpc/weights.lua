@@ -161,9 +161,9 @@ end
 -- @param[opt] given {timeout = seconds}, default 60: then DEADLINE_EXCEEDED
 function Followed:wait(given)
   local timeout = given ~= nil and futures.timeout_of("wait", given) or 60
-  local pause, waited = 0.0005, 0
+  local pause, ends = 0.0005, c.clock() + timeout
   while not take(self) do
-    if waited >= timeout then
+    if c.clock() >= ends then
       local _, _, connected = c.follow_look(self.shared[1])
       if not connected then
         fail("UNAVAILABLE", 'worker "%s" is not connected, no "%s" has come in %.3f s',
@@ -173,7 +173,6 @@ function Followed:wait(given)
         self.version > 0 and " newer" or "", self.name, timeout)
     end
     futures.sleep(pause)
-    waited = waited + pause
     if pause < 0.005 then pause = pause * 2 end
   end
   return self.version
