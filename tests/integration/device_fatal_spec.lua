@@ -2,6 +2,7 @@
 -- the driver, and the other workers are told.
 package.path = "tests/support/?.lua;" .. package.path
 local rl = require "rlengine"
+local figure = require "figure"
 local process = require "process"
 local workers = require "workers"
 local stdlib = require "posix.stdlib"
@@ -53,7 +54,7 @@ describe("a device beyond use", function()
     lazy = { "cudaEventSynchronize", "cudaMemcpyAsync", "cudaStreamSynchronize" },
   }
   for streams in pairs(calls) do
-    it("ends the process and says where, with " .. streams .. " streams", function()
+    it("F23: ends the process and says where, with " .. streams .. " streams", function()
       local folder = process.folder()
       local r = with_settings("fail_launch=2:700 streams=" .. streams .. " trace=" ..
         folder .. "/trace", function()
@@ -87,7 +88,7 @@ describe("a device beyond use", function()
     assert.is_truthy(r.signal == 11 or r.err:find("SEGV", 1, true), r.err)
   end)
 
-  it("is told to the other workers before the end", function()
+  it("F23: is told to the other workers before the end", function()
     local group = workers.group()
     local w = with_settings("fail_launch=2:719 trace=" .. group.folder .. "/trace", function()
       return group:start("trainer", [[
@@ -98,8 +99,10 @@ describe("a device beyond use", function()
         end)]])
     end)
     assert.is_true(rpc.rpc_sync("trainer", "ready"))
+    local before = workers.now()
     local f = rpc.rpc_async("trainer", "act")
     local ok, err = pcall(f.wait, f)
+    local took = workers.now() - before
     assert.is_false(ok)
     assert.equal('UNAVAILABLE: worker "trainer" disconnected while "act" was running (outcome: ' ..
       "unknown)", tostring(err))
@@ -107,7 +110,10 @@ describe("a device beyond use", function()
     assert.equal(70, (w:join()))
     assert.is_truthy(w:output():find("FATAL: GPU 0 is unusable (CUDA error 719: unspecified " ..
       "launch failure at fill)", 1, true))
-    assert.equal(1, #calls_after_launch(group.folder .. "/trace"))
+    local calls_after = #calls_after_launch(group.folder .. "/trace")
+    assert.equal(1, calls_after)
+    figure("F23", "a worker that called knows %.1f ms later; exit code 70; after the launch that "
+      .. "failed %d call into the driver, which said so", took * 1000, calls_after)
     group:finish()
   end)
 end)

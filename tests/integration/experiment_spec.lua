@@ -3,6 +3,7 @@
 --
 -- RLE_FULL=1 runs the 2,000 episodes of each that are promised; without, fewer.
 
+local figure = require "figure"
 local process = require "process"
 local rl = require "rlengine"
 
@@ -124,16 +125,31 @@ local function flat(script, episodes, settled, ...)
 end
 
 describe("memory of every process", function()
-  it("of the seed's program is the same after the last episode as after the second", function()
-    local found = flat("seed_program", length(400, 40), true)
+  local function tell(program, episodes, found, settled)
+    local most = 0
+    for _, at in pairs(found) do
+      most = math.max(most, at[episodes].resident - at[episodes / 2].resident)
+    end
+    figure("F01", "%s, %d episodes, 2 observers: %d bytes on %s after the 2nd and the last; "
+      .. "tensors, descriptors, threads, references the same%s", program, episodes,
+      found.agent_0[episodes].device, device.name, (sanitized or not settled) and "" or
+      ("; resident memory of no process grew by more than %.1f KiB in the second half")
+        :format(most / 1024))
+  end
+
+  it("F01: of the seed's program is the same after the last episode as after the second", function()
+    local episodes = length(400, 40)
+    local found = flat("seed_program", episodes, true)
     assert.equal(3592, found.agent_0[2].device) -- the weights: 898 floats
+    tell("seed's program", episodes, found, true)
     assert.equal(0, found.obs_0_for_0[2].device)
   end)
 
-  it("of the program that learns, too", function()
+  it("F01: of the program that learns, too", function()
     -- Its episodes grow to 500 steps within some hundred; the target keeps it from ending.
-    local found = flat("cartpole_reinforce", length(160, 16), full, "--target=1000",
-      "--seed=5")
+    local episodes = length(160, 16)
+    local found = flat("cartpole_reinforce", episodes, full, "--target=1000", "--seed=5")
     assert.equal(4 * 3592, found.agent_0[2].device) -- weights, gradients, two moments of Adam
+    tell("program that learns", episodes, found, full)
   end)
 end)

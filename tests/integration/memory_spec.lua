@@ -167,7 +167,7 @@ end)
 
 describe("out of memory", function()
   for _, device in ipairs(devices) do
-    it("is one line with the numbers, and the report behind it: " .. device, function()
+    it("F22: is one line with the numbers, and the report behind it: " .. device, function()
       local r = run(([[
         local held = {}
         local ok, err = pcall(function()
@@ -184,7 +184,7 @@ describe("out of memory", function()
       assert.matches("hold most:\n +16.0 MiB  tensors +16 tensors train.lua:5\n", r.err)
     end)
 
-    it("crosses a remote call with its report and the worker, and the rpc goes on: " .. device,
+    it("F22: crosses a remote call with its report and the worker, and the rpc goes on: " .. device,
       function()
         local r = run(([[
           local rpc = rl.rpc
@@ -224,7 +224,7 @@ describe("out of memory", function()
       end)
   end
 
-  it("is not what threads are for: a number of them is accepted, not used, and said so once",
+  it("F01: is not what threads are for: a number of them is accepted, not used, and said so once",
     function()
       for _, key in ipairs { "io_threads", "num_worker_threads", "worker_threads" } do
         local r = run(([[
@@ -392,7 +392,7 @@ if devices[2] then
           .. "200000\t%d\ntrue\t0\n$", r.out)
       end)
 
-    it("asks once more when the driver fails once, whichever allocation that is", function()
+    it("F22: asks once more when the driver fails once, whichever allocation that is", function()
       for nth = 1, 4 do
         local r = run([[
           local held = {}
@@ -403,6 +403,7 @@ if devices[2] then
         assert.equal(0, r.code, r.err)
         assert.equal(("%d\t0\t3\n"):format(nth <= 3 and 1 or 0), r.out)
       end
+      figure("F22", "the driver fails once at each of 3 allocations: asked once more, none refused")
     end)
 
     it("serves observers that are started after it was used", function()

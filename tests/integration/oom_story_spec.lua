@@ -1,6 +1,7 @@
 -- scripts/oom_story.lua: it checks its own promises; here that it does, and what it prints.
 
 local rl = require "rlengine"
+local figure = require "figure"
 local process = require "process"
 
 -- Under AddressSanitizer everything is slower: a shorter story.
@@ -15,7 +16,7 @@ local function story(...)
 end
 
 describe("scripts/oom_story.lua on " .. device, function()
-  it("is flat where the original ran out, warns, refuses, and goes on", function()
+  it("F01: is flat where the original ran out, warns, refuses, and goes on", function()
     local r = story("--episodes=" .. episodes, "--observers=" .. observers,
       ("--limit=%dMiB"):format(limit))
     assert.equal(0, r.code, r.out .. r.err)
@@ -34,6 +35,9 @@ describe("scripts/oom_story.lua on " .. device, function()
     assert.truthy(r.out:find("1 observer, " .. episodes .. " episodes on ", 1, true))
     assert.truthy(r.out:find(observers .. " observers, ", 1, true))
     assert.truthy(r.out:find("flat as well, at " .. bytes .. " bytes", 1, true))
+
+    figure("F01", "%d episodes on %s with 1 observer, and with %d: %s bytes each", episodes, device,
+      observers, bytes)
 
     -- The line that holds on is the one where the policy is called.
     local line, number
