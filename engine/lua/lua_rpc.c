@@ -325,52 +325,6 @@ static int rpc_generation(lua_State *L)
     return 1;
 }
 
-/* ---- tickets ---- */
-
-static const char *check_ticket(lua_State *L, int idx)
-{
-    size_t n;
-    const char *ticket = luaL_checklstring(L, idx, &n);
-    if (n != RLE_TICKET_SIZE) rle_lua_fail(L, RLE_INVALID_ARGUMENT, "malformed ticket");
-    return ticket;
-}
-
-/* ticket() -> random string */
-static int rpc_ticket(lua_State *L)
-{
-    char bytes[RLE_TICKET_SIZE];
-    rle_lua_check(L, rle_random_bytes(bytes, sizeof bytes));
-    lua_pushlstring(L, bytes, sizeof bytes);
-    return 1;
-}
-
-/* grant(object, ticket): a ticket for whoever shows it. */
-static int rpc_grant(lua_State *L)
-{
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    uint64_t object = (uint64_t)luaL_checknumber(L, 1);
-    rle_lua_check(L, rle_ticket_grant(s->rpc, object, (const uint8_t *)check_ticket(L, 2)));
-    return 0;
-}
-
-/* claim(ticket) -> object, whose hold is now the caller's to let go of; nil: none (yet). */
-static int rpc_claim(lua_State *L)
-{
-    rle_lua_rpc *s = rle_lua_rpc_check(L);
-    uint64_t object = rle_ticket_claim(s->rpc, (const uint8_t *)check_ticket(L, 1));
-    if (object)
-        lua_pushnumber(L, (lua_Number)object);
-    else
-        lua_pushnil(L);
-    return 1;
-}
-
-static int rpc_unhold(lua_State *L)
-{
-    rle_export_unhold(rle_lua_rpc_check(L)->rpc, (uint64_t)luaL_checknumber(L, 1));
-    return 0;
-}
-
 /* make_token(path): a new token file. */
 static int rpc_make_token(lua_State *L)
 {
@@ -386,10 +340,6 @@ static const luaL_Reg rpc_functions[] = {
     {"close", rpc_close},
     {"active", rpc_active},
     {"generation", rpc_generation},
-    {"ticket", rpc_ticket},
-    {"grant", rpc_grant},
-    {"claim", rpc_claim},
-    {"unhold", rpc_unhold},
     {"make_token", rpc_make_token},
     {NULL, NULL},
 };
@@ -420,6 +370,7 @@ void rle_lua_open_rpc(lua_State *L)
     rle_lua_setfuncs(L, rpc_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_worker_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_call_functions);
+    rle_lua_setfuncs(L, rle_lua_rpc_claim_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_run_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_future_functions);
     rle_lua_setfuncs(L, rle_lua_rpc_wait_functions);

@@ -6,6 +6,7 @@
  *   lua_rpc_run.c     coroutines of handlers and spawned functions
  *   lua_rpc_wait.c    waiting: suspending a coroutine, or turning the loop
  *   lua_rpc_call.c    targets (a worker, or an object of one), calls
+ *   lua_rpc_claim.c   references that a third worker passed on
  *   lua_rpc_future.c  futures
  *   lua_rpc_error.c   error objects to bytes and back
  *   lua_rpc_batch.h   batched functions: calls of many workers, answered together
@@ -104,7 +105,8 @@ typedef enum {
     RLE_HOOK_DISPATCH,   /* function(construct, object, method, caller, ...) */
     RLE_HOOK_ENTRY,      /* body of a handler's coroutine */
     RLE_HOOK_SPAWN,      /* body of a spawned coroutine */
-    RLE_HOOK_MAKE_REF,   /* function(kind, object, class, owner, ticket, addresses) */
+    RLE_HOOK_MAKE_REF,   /* function(kind, object, class, owner, ticket, addresses,
+                            incarnation) */
     RLE_HOOK_DROPPED,    /* function(object) */
     RLE_HOOK_INT64,      /* function(high, low, unsigned) -> int64 */
     RLE_HOOK_INT64_KIND, /* function(cdata) -> 1 signed, 2 unsigned, nil */
@@ -129,6 +131,8 @@ int rle_lua_rpc_new_coroutine(lua_State *L);
 int rle_lua_rpc_answer_failure(lua_State *L);
 
 /* ---- targets: userdata "rlengine.Target" ---- */
+typedef struct rle_lua_claim rle_lua_claim;
+
 typedef struct rle_lua_target {
     uint64_t magic;
     uint32_t generation;
@@ -142,6 +146,8 @@ typedef struct rle_lua_target {
     int64_t since;
     uint32_t site;       /* script line that made it */
     rle_future *pending; /* its construction or claim, until its end was seen */
+    rle_lua_claim
+        *claim; /* passed on by a third worker; until the owner has confirmed it */
     char class_name[RLE_NAME_MAX + 1];
 } rle_lua_target;
 rle_lua_target *rle_lua_check_target(lua_State *L, int idx);
@@ -151,6 +157,22 @@ bool rle_lua_target_pending(rle_lua_rpc *s, rle_lua_target *t);
 /* The connection its object came over is no more. */
 bool rle_lua_target_gone(const rle_lua_rpc *s, const rle_lua_target *t);
 void rle_lua_raise_gone(lua_State *L, const rle_lua_target *t);
+/* Push a new one. */
+rle_lua_target *rle_lua_new_target(lua_State *L, rle_peer *peer);
+void rle_lua_target_set_class(rle_lua_target *t, const char *name);
+/* For reports: an object of another worker is held from here on. */
+void rle_lua_target_note_age(rle_lua_target *t);
+
+/* ---- lua_rpc_claim.c ---- */
+
+/* Its claim has failed, in a way that may have passed: claim it once more. */
+void rle_lua_claim_again(lua_State *L, rle_lua_target *t);
+/* The object has come straight from its owner meanwhile: is it that one? Then it is
+ * there. */
+bool rle_lua_claim_overtaken(rle_lua_rpc *s, rle_lua_target *t);
+void rle_lua_claim_drop(rle_lua_target *t); /* nothing when there is none */
+extern const luaL_Reg rle_lua_rpc_claim_functions[];
+
 /* ---- futures ---- */
 
 /* The future sync() waited for, or one on its way into a userdata: kept where take() of the

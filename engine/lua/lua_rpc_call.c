@@ -34,7 +34,7 @@ rle_lua_target *rle_lua_check_target(lua_State *L, int idx)
  * the collector is told of more than it sees. */
 enum { REFS_PER_STEP = 64, STEP_KB = 64 };
 
-static rle_lua_target *new_target(lua_State *L, rle_peer *peer)
+rle_lua_target *rle_lua_new_target(lua_State *L, rle_peer *peer)
 {
     static RLE_PER_PROCESS unsigned made;
     if (++made % REFS_PER_STEP == 0) lua_gc(L, LUA_GCSTEP, STEP_KB);
@@ -52,8 +52,7 @@ static rle_lua_target *new_target(lua_State *L, rle_peer *peer)
     return t;
 }
 
-/* For reports: an object of another worker is held from here on. */
-static void note_age(rle_lua_target *t)
+void rle_lua_target_note_age(rle_lua_target *t)
 {
     t->since = rle_now();
     t->site = rle_context_site(rle_context_current());
@@ -69,6 +68,7 @@ static bool of_the_past(const rle_lua_target *t)
 static void target_let_go(rle_lua_target *t)
 {
     rle_lua_rpc *s = &rle_lua_rpc_state;
+    rle_lua_claim_drop(t);
     if (of_the_past(t)) return;
     if (t->pending) rle_future_discard(s->rpc, t->pending);
     t->pending = NULL;
@@ -101,6 +101,7 @@ bool rle_lua_target_pending(rle_lua_rpc *s, rle_lua_target *t)
     rle_future_read(s->rpc, t->pending);
     rle_future_release(s->rpc, t->pending);
     t->pending = NULL;
+    rle_lua_claim_drop(t);
     return false;
 }
 
@@ -141,7 +142,7 @@ static int call_worker(lua_State *L)
     rle_lua_enter(L);
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     rle_peer *peer = peer_named(L, s, 1);
-    new_target(L, peer);
+    rle_lua_new_target(L, peer);
     lua_pushboolean(L, rle_peer_is_self(peer));
     return 2;
 }
@@ -152,13 +153,13 @@ static int call_owner(lua_State *L)
 {
     rle_lua_enter(L);
     rle_lua_target *t = rle_lua_check_target(L, 1);
-    new_target(L, t->peer)->session = t->session;
+    rle_lua_new_target(L, t->peer)->session = t->session;
     return 1;
 }
 
-static void set_class(lua_State *L, rle_lua_target *t, int idx)
+void rle_lua_target_set_class(rle_lua_target *t, const char *name)
 {
-    snprintf(t->class_name, sizeof t->class_name, "%s", luaL_optstring(L, idx, ""));
+    snprintf(t->class_name, sizeof t->class_name, "%s", name);
 }
 
 /* export(class) -> object number, target: a new number for an object of this worker. */
@@ -166,8 +167,8 @@ static int call_export(lua_State *L)
 {
     rle_context *c = rle_lua_enter(L);
     rle_lua_rpc *s = rle_lua_rpc_check(L);
-    rle_lua_target *t = new_target(L, rle_rpc_peer(s->rpc, rle_rpc_name(s->rpc)));
-    set_class(L, t, 1);
+    rle_lua_target *t = rle_lua_new_target(L, rle_rpc_peer(s->rpc, rle_rpc_name(s->rpc)));
+    rle_lua_target_set_class(t, luaL_optstring(L, 1, ""));
     t->object = rle_export_new_at(s->rpc, rle_context_site(c));
     if (!t->object) rle_lua_check(L, rle_oom(sizeof *t, "reference"));
     t->own = true;
@@ -182,8 +183,8 @@ static int call_hold(lua_State *L)
     rle_lua_enter(L);
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     uint64_t object = (uint64_t)luaL_checknumber(L, 1);
-    rle_lua_target *t = new_target(L, rle_rpc_peer(s->rpc, rle_rpc_name(s->rpc)));
-    set_class(L, t, 2);
+    rle_lua_target *t = rle_lua_new_target(L, rle_rpc_peer(s->rpc, rle_rpc_name(s->rpc)));
+    rle_lua_target_set_class(t, luaL_optstring(L, 2, ""));
     t->object = object;
     t->own = rle_export_hold(s->rpc, object);
     if (!t->own) lua_pushnil(L);
@@ -195,12 +196,12 @@ static int call_adopt(lua_State *L)
 {
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     if (!s->from) rle_lua_fail(L, RLE_INTERNAL, "no message is being read");
-    rle_lua_target *t = new_target(L, s->from);
-    set_class(L, t, 2);
+    rle_lua_target *t = rle_lua_new_target(L, s->from);
+    rle_lua_target_set_class(t, luaL_optstring(L, 2, ""));
     t->object = (uint64_t)luaL_checknumber(L, 1);
     t->session = s->from_session;
     t->count = 1;
-    note_age(t);
+    rle_lua_target_note_age(t);
     lua_pushstring(L, rle_peer_name(s->from));
     return 2;
 }
@@ -210,7 +211,10 @@ static int call_adopt_again(lua_State *L)
 {
     rle_lua_rpc *s = rle_lua_rpc_check(L);
     rle_lua_target *t = rle_lua_check_target(L, 1);
-    bool same = s->from == t->peer && s->from_session == t->session && !t->released;
+    rle_lua_target_pending(s, t);
+    bool same =
+        !t->released && s->from == t->peer &&
+        (t->claim ? rle_lua_claim_overtaken(s, t) : s->from_session == t->session);
     if (same) t->count++;
     lua_pushboolean(L, same);
     return 1;
@@ -273,8 +277,8 @@ enum { ARG_TARGET = 1, ARG_METHOD, ARG_TIMEOUT, ARG_HOW, ARG_FIRST };
 enum {
     HOW_CALL,
     HOW_CONSTRUCT, /* make an object of the class named by the method */
-    HOW_QUIET,     /* a call whose failure nobody wants to hear of */
-    HOW_CLAIM      /* a call that answers with a reference to an object of that worker */
+    HOW_QUIET /* a call of ours: it takes no credit, nobody wants to hear of its failure
+               */
 };
 
 static void raise_target(lua_State *L, rle_lua_target *t)
@@ -301,7 +305,7 @@ static rle_future *start_call(lua_State *L, bool note_site)
     size_t method_len;
     const char *method = luaL_checklstring(L, ARG_METHOD, &method_len);
     double timeout = luaL_checknumber(L, ARG_TIMEOUT);
-    rle_lua_target_pending(s, t);
+    if (!rle_lua_target_pending(s, t) && t->claim) rle_lua_claim_again(L, t);
     if (t->released || t->own || rle_peer_is_self(t->peer)) raise_target(L, t);
     if (method_len < 1 || method_len > RLE_NAME_MAX || memchr(method, 0, method_len))
         rle_lua_fail(L, RLE_NOT_FOUND, "\"%s\" exports no \"%.100s\"", rle_peer_name(t->peer),
@@ -324,10 +328,10 @@ static rle_future *start_call(lua_State *L, bool note_site)
                           .method = method,
                           .timeout = timeout > 0 ? (int64_t)(timeout * 1e9) : 0,
                           .deadline = h ? h->deadline : 0,
-                          .nested = h && h->nested,
+                          .nested = (h && h->nested) || how == HOW_QUIET,
                           /* Failed or still pending: the call does likewise. */
                           .after = t->pending,
-                          .construct = how == HOW_CONSTRUCT || how == HOW_CLAIM,
+                          .construct = head.construct,
                           .quiet = how == HOW_QUIET,
                           .site = note_site || e->refs ? rle_context_site(c) : 0};
     if (timeout > 1e9) spec.timeout = INT64_C(1000000000) * RLE_SECONDS;
@@ -420,10 +424,10 @@ static int call_construct(lua_State *L)
     }
     rle_lua_put_result(L, f);
     rle_lua_target *worker = rle_lua_to_target(L, ARG_TARGET);
-    rle_lua_target *t = new_target(L, worker->peer);
+    rle_lua_target *t = rle_lua_new_target(L, worker->peer);
     t->pending = rle_lua_take_result(L);
-    note_age(t);
-    snprintf(t->class_name, sizeof t->class_name, "%s", lua_tostring(L, ARG_METHOD));
+    rle_lua_target_note_age(t);
+    rle_lua_target_set_class(t, lua_tostring(L, ARG_METHOD));
     return 1;
 }
 

@@ -83,6 +83,11 @@ static void write_ref(writer *w, int idx)
         lua_pop(L, 1);
         return;
     }
+    if (!t->object && t->claim) {
+        w->unprepared = true; /* it may be there with the next attempt */
+        lua_pop(L, 1);
+        return;
+    }
     if (!t->object) refuse(w, "this object could not be made; its wait() says why");
     if (rle_lua_target_gone(s, t)) rle_lua_raise_gone(L, t);
     rle_wire_ref ref = {.object = t->object};
@@ -110,6 +115,7 @@ static void write_ref(writer *w, int idx)
         ref.kind = RLE_REF_THIRD;
         memcpy(ref.ticket, ticket, RLE_TICKET_SIZE);
         snprintf(ref.owner, sizeof ref.owner, "%s", rle_peer_name(t->peer));
+        ref.incarnation = rle_peer_incarnation(s->rpc, t->peer);
         ref.addresses = rle_peer_addresses(s->rpc, t->peer, ref.address);
         lua_pop(L, 1);
     }
@@ -357,7 +363,8 @@ static void push_ref(lua_State *L, const rle_wire_ref *ref)
         lua_pushstring(L, ref->address[i]);
         lua_rawseti(L, -2, i + 1);
     }
-    lua_call(L, 6, 1);
+    lua_pushlstring(L, (const char *)&ref->incarnation, sizeof ref->incarnation);
+    lua_call(L, 7, 1);
 }
 
 static void read_table(lua_State *L, rle_decoder *d, const rle_value *v)

@@ -340,6 +340,7 @@ rle_status rle_rpc_call_locked(rle_rpc *rpc, const rle_call_spec *spec, rle_enco
     f->peer->uses++;
     f->nested = spec->nested;
     f->construct = spec->construct;
+    f->claim = spec->claim;
     f->looked_at = spec->quiet;
     f->want_session = spec->session;
     f->site = spec->site;

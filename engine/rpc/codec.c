@@ -229,6 +229,7 @@ void rle_encode_ref(rle_encoder *e, const rle_wire_ref *ref)
     write_short(&e->w, ref->class_name, RLE_NAME_MAX);
     if (ref->kind != RLE_REF_THIRD) return;
     write_short(&e->w, ref->owner, RLE_NAME_MAX);
+    rle_write_u64(&e->w, ref->incarnation);
     rle_write_bytes(&e->w, ref->ticket, RLE_TICKET_SIZE);
     rle_write_u8(&e->w, (uint8_t)ref->addresses);
     for (int i = 0; i < ref->addresses; i++)
@@ -400,6 +401,7 @@ static rle_status decode_ref(rle_decoder *d, rle_value *out)
         return rle_fail(RLE_INVALID_ARGUMENT, "malformed reference");
     if (kind == RLE_REF_THIRD) {
         read_short(r, ref->owner, RLE_NAME_MAX);
+        ref->incarnation = rle_read_u64(r);
         const uint8_t *ticket = rle_read_bytes(r, RLE_TICKET_SIZE);
         if (ticket) memcpy(ref->ticket, ticket, RLE_TICKET_SIZE);
         uint8_t n = rle_read_u8(r);

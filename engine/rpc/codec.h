@@ -54,6 +54,7 @@ typedef struct rle_wire_ref {
     char class_name[RLE_NAME_MAX + 1];
     /* RLE_REF_THIRD only */
     char owner[RLE_NAME_MAX + 1];
+    uint64_t incarnation; /* of the owner: numbers of objects begin anew with it */
     uint8_t ticket[RLE_TICKET_SIZE];
     int addresses;
     char address[RLE_REF_ADDRESSES][RLE_ADDRESS_MAX];

@@ -549,6 +549,7 @@ void rle_conn_close(rle_conn *conn, const char *reason, bool quiet)
     rpc->dead = conn;
     drop_buffers(conn);
     rle_polls_conn_closed(conn);
+    rle_handover_conn_closed(conn);
     rle_followers_conn_closed(conn);
     if (was != RLE_CONN_OPEN) {
         if (!conn->initiator) rle_half_open_less(rpc);

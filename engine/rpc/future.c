@@ -257,6 +257,12 @@ static void deadline_over(rle_timer *t)
         rle_future_fail(f, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_UNKNOWN,
                         "\"%s\" on \"%s\" took longer than %.3f s (outcome: unknown)", f->method,
                         f->peer->name, (double)f->timeout / RLE_SECONDS);
+    } else if (f->after && f->after->claim) {
+        rle_future_fail(f, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED,
+                        "\"%s\" on \"%s\" was not started in time: \"%s\" has not yet "
+                        "confirmed the reference, which another worker passed on "
+                        "(outcome: not executed)",
+                        f->method, f->peer->name, f->peer->name);
     } else if (sent || f->after ||
                (rle_now() >= f->deadline && (f->peer->conn || f->peer->known))) {
         rle_future_fail(f, RLE_DEADLINE_EXCEEDED, RLE_OUTCOME_NOT_EXECUTED,

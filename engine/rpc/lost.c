@@ -28,6 +28,9 @@ static void fail_call(const rle_conn *conn, rle_future *f, const char *reason,
     if (conn->ending == RLE_ENDING_SAID)
         rle_future_fail(f, RLE_UNAVAILABLE, outcome, "session ended by \"%s\"%s", worker,
                         sought ? "; reconnecting" : "");
+    else if (f->claim)
+        rle_future_fail(f, RLE_UNAVAILABLE, RLE_OUTCOME_NOT_EXECUTED,
+                        "owner \"%s\" of this reference is gone", worker);
     else if (full)
         rle_future_fail(f, RLE_RESOURCE_EXHAUSTED, outcome,
                         "worker \"%s\" is not reading: %s", worker, full);

@@ -5,8 +5,6 @@
 #include "base/log.h"
 #include "rpc/rpc_internal.h"
 
-#define TICKET_LIFE (60 * RLE_SECONDS)
-
 enum { LIST_KEPT = 1024 }; /* entries of an empty list that stay allocated */
 
 static rle_export *find(rle_rpc *rpc, uint64_t object)
@@ -318,58 +316,7 @@ void rle_message_drop(rle_rpc *rpc, rle_conn *conn, rle_msg *m, bool results)
     rle_message_drop_bytes(rpc, m);
 }
 
-/* ---- tickets ---- */
-
-void rle_tickets_expire(rle_rpc *rpc, int64_t now)
-{
-    for (rle_ticket **at = &rpc->tickets; *at;) {
-        rle_ticket *t = *at;
-        if (t->expires > now) {
-            at = &t->next;
-            continue;
-        }
-        *at = t->next;
-        rle_export_unhold_locked(rpc, t->object);
-        rle_free(t);
-    }
-}
-
-rle_status rle_ticket_grant(rle_rpc *rpc, uint64_t object,
-                            const uint8_t ticket[RLE_TICKET_SIZE])
-{
-    rle_ticket *t = rle_malloc(sizeof *t);
-    if (!t) return rle_oom(sizeof *t, "ticket");
-    rle_rpc_enter(rpc);
-    int64_t now = rle_now();
-    rle_tickets_expire(rpc, now);
-    rle_export *x = find(rpc, object);
-    if (x) {
-        x->own++;
-        *t = (rle_ticket){.next = rpc->tickets, .object = object, .expires = now + TICKET_LIFE};
-        memcpy(t->bytes, ticket, RLE_TICKET_SIZE);
-        rpc->tickets = t;
-    }
-    rle_rpc_leave(rpc);
-    if (x) return RLE_OK;
-    rle_free(t);
-    return rle_fail(RLE_NOT_FOUND, "reference %" PRIu64 " was released", object);
-}
-
-uint64_t rle_ticket_claim(rle_rpc *rpc, const uint8_t ticket[RLE_TICKET_SIZE])
-{
-    uint64_t object = 0;
-    rle_rpc_enter(rpc);
-    for (rle_ticket **at = &rpc->tickets; *at; at = &(*at)->next) {
-        rle_ticket *t = *at;
-        if (!rle_auth_same(t->bytes, ticket, RLE_TICKET_SIZE)) continue;
-        object = t->object; /* the ticket's hold becomes the caller's */
-        *at = t->next;
-        rle_free(t);
-        break;
-    }
-    rle_rpc_leave(rpc);
-    return object;
-}
+/* ---- looking ---- */
 
 size_t rle_rpc_exports(rle_rpc *rpc, rle_export_info *out, size_t max)
 {

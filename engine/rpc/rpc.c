@@ -126,7 +126,7 @@ static void tick(rle_timer *t)
     }
     if (rpc->strangers) rle_strangers_count(rpc, now);
     rle_repeats_tell(rpc, now, false);
-    if (rpc->tickets) rle_tickets_expire(rpc, now);
+    rle_handover_expire(rpc, now);
     rle_timer_arm(&rpc->loop, t, now + interval);
 }
 
@@ -346,6 +346,7 @@ rle_status rle_rpc_new(const rle_rpc_options *options, rle_rpc **out)
     rpc->o.name = rpc->name;
     rpc->token = *options->token;
     rpc->turns_end = &rpc->turns;
+    rle_handover_init(rpc);
     rpc->long_end = &rpc->long_turns;
     rpc->read_round = 1;
     rpc->ready_end = &rpc->ready;
@@ -431,11 +432,7 @@ void rle_rpc_free(rle_rpc *rpc)
     }
     rpc->dirty = rpc->unread = NULL;
     rle_conn_free_dead(rpc);
-    while (rpc->tickets) {
-        rle_ticket *t = rpc->tickets;
-        rpc->tickets = t->next;
-        rle_free(t);
-    }
+    rle_handover_free_all(rpc);
     while (rpc->links) rle_link_free(rpc->links);
     rle_future_free_all(rpc);
     rle_followers_free_all(rpc);

@@ -296,6 +296,7 @@ typedef struct rle_call_spec {
     rle_future *after;    /* its result names the object to call: hold until it is there */
     bool quiet;           /* nobody will ask for its error: do not log it */
     bool construct;       /* its result is a reference: the object it names is noted */
+    bool claim; /* that reference was passed on by a third worker (handover.c) */
     uint32_t site;        /* script line, for reports */
 } rle_call_spec;
 

@@ -22,6 +22,7 @@
  *   server.c      calls we serve
  *   batch.c       calls we serve together (batch_internal.h)
  *   remote_ref.c  who holds which of our objects
+ *   handover.c    those that one worker passes on to another
  * What workers that come and go need is declared in joining_internal.h.
  *   dump.c        all of it as text
  *   publish.c     versions of weights for many workers
@@ -298,7 +299,7 @@ struct rle_future {
     rle_future *next_held, **held_at; /* in peer->held or after->dependents */
     bool in_peer_list;
     rle_future *next_discarded;
-    bool construct;
+    bool construct, claim;
     uint64_t object; /* what a construction or claim made */
     rle_service_over *over; /* of service.c: told of its end, or NULL */
     void *over_self;
@@ -346,12 +347,12 @@ typedef struct rle_export {
     uint32_t site; /* script line that made the first reference */
 } rle_export;
 
-typedef struct rle_ticket {
-    struct rle_ticket *next;
-    uint8_t bytes[RLE_TICKET_SIZE];
-    uint64_t object;
-    int64_t expires;
-} rle_ticket;
+typedef struct rle_ticket rle_ticket;
+
+typedef struct rle_tickets {
+    rle_map by_bytes;
+    rle_ticket *first, **end; /* in the order in which their time is over */
+} rle_tickets;
 
 struct rle_rpc {
     rle_evloop loop;
@@ -429,7 +430,7 @@ struct rle_rpc {
     uint64_t next_object;
     uint64_t *dropped;
     size_t dropped_count, dropped_cap;
-    rle_ticket *tickets;
+    rle_tickets granted, claimed; /* handover.c */
 
     rle_publication *publications;
     rle_follower *followers;
@@ -585,8 +586,8 @@ void rle_export_hold_values(rle_rpc *rpc, const uint8_t *values, size_t size, in
                             bool hold);
 bool rle_export_hold_locked(rle_rpc *rpc, uint64_t object);
 void rle_export_unhold_locked(rle_rpc *rpc, uint64_t object);
-/* Let go of what nobody has come for in time. */
-void rle_tickets_expire(rle_rpc *rpc, int64_t now);
+
+#include "rpc/handover_internal.h"
 
 #include "rpc/output_internal.h"
 

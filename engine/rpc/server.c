@@ -239,6 +239,12 @@ void rle_incoming_new(rle_conn *conn, const rle_frame *f, rle_msg *m)
         if (s != RLE_OK) rle_conn_reject(conn);
         return;
     }
+    if (s == RLE_OK && rle_handover_is(&head)) {
+        s = rle_handover_arrived(conn, f, &head, &d);
+        rle_message_drop_bytes(rpc, m);
+        if (s != RLE_OK) rle_conn_reject(conn);
+        return;
+    }
     bool service = s == RLE_OK && nested && rle_service_is(rpc, &head);
     if (s == RLE_OK && !nested && conn->incoming_counted >= (size_t)rpc->o.max_credits)
         s = rle_fail(RLE_INVALID_ARGUMENT, "more than %d calls open", rpc->o.max_credits);

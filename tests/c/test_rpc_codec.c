@@ -40,8 +40,13 @@ static void encode_all(rle_encoder *e, const float *data)
     rle_array a = {.data = (void *)data, .dtype = RLE_F32, .ndim = 2, .shape = {3, 5}};
     rle_array_set_contiguous(&a);
     assert_int_equal(rle_encode_tensor(e, &a, NULL), RLE_OK);
-    rle_wire_ref ref = {.kind = RLE_REF_THIRD, .object = 3, .class_name = "Observer",
-                        .owner = "obs_1", .ticket = "0123456789abcde", .addresses = 1,
+    rle_wire_ref ref = {.kind = RLE_REF_THIRD,
+                        .object = 3,
+                        .class_name = "Observer",
+                        .owner = "obs_1",
+                        .incarnation = 77,
+                        .ticket = "0123456789abcde",
+                        .addresses = 1,
                         .address = {"unix:/run/x"}};
     rle_encode_ref(e, &ref);
     assert_int_equal(rle_encoder_status(e), RLE_OK);
@@ -125,6 +130,7 @@ static void values_come_back_as_they_were(void **state)
     assert_string_equal(v.u.ref.owner, "obs_1");
     assert_string_equal(v.u.ref.class_name, "Observer");
     assert_string_equal(v.u.ref.address[0], "unix:/run/x");
+    assert_int_equal(v.u.ref.incarnation, 77);
     assert_memory_equal(v.u.ref.ticket, "0123456789abcde", 16);
     assert_int_equal(rle_decode_end(&d), RLE_OK);
     free(body);

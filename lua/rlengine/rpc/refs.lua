@@ -17,7 +17,7 @@ local objects, object_records = exports.objects, exports.object_records
 local spawn, timeout_of = futures.spawn, futures.timeout_of
 
 -- Kinds of calls, as engine/lua/lua_rpc_call.c numbers them.
-local CALL, CONSTRUCT, QUIET, CLAIM = 0, 1, 2, 3
+local CALL, CONSTRUCT, QUIET = 0, 1, 2
 
 local unpack = table.unpack or unpack -- luacheck: ignore
 
@@ -45,9 +45,22 @@ function ref_meta.__tostring(self)
     number and (" %d"):format(number) or "", worker, state == "ready" and "" or ", " .. state)
 end
 
+-- The same object is to come as the same reference: this one, made by rpc.remote, whose number
+-- is known by now.
+local function enlist(ref)
+  if ref.enlisted ~= false then return end
+  local worker, _, number, state = c.describe(ref[1])
+  if state ~= "ready" then return end
+  ref.enlisted = true
+  local key = worker .. ":" .. number
+  local other = far_refs[key]
+  if not other or select(4, c.describe(other[1])) ~= "ready" then far_refs[key] = ref end
+end
+
 --- Wait until the object exists; raises what went wrong when it was made.
 function Ref:wait(given)
   local timeout = given ~= nil and timeout_of("wait", given) or nil
+  c.again(self[1])
   if c.pending(self[1]) then
     c.wait_target(self[1], timeout)
     c.waited()
@@ -56,6 +69,7 @@ function Ref:wait(given)
     end
   end
   c.check(self[1])
+  enlist(self)
   return self
 end
 
@@ -138,7 +152,7 @@ end
 local SENDERS, RECEIVERS = 0, 1 -- who owns the object; else a third worker
 
 --- A reference that stands in a message.
-function refs.make(kind, number, class, owner, ticket, addresses)
+function refs.make(kind, number, class, owner, ticket, addresses, incarnation)
   if kind == RECEIVERS then return own_ref(number) end
   if kind == SENDERS then
     local key = c.sender() .. ":" .. number
@@ -149,7 +163,7 @@ function refs.make(kind, number, class, owner, ticket, addresses)
     return ref
   end
   if owner == c.name() then
-    local claimed = c.claim(ticket)
+    local claimed = c.redeem(ticket)
     local ref = own_ref(number)
     if claimed then c.unhold(claimed) end
     return ref
@@ -157,11 +171,11 @@ function refs.make(kind, number, class, owner, ticket, addresses)
   c.hint(owner, addresses)
   local key = owner .. ":" .. number
   local known = far_refs[key]
-  if known then
-    local _, _, _, state = c.describe(known[1])
-    if state == "ready" or state == "pending" then return known end
+  if known and c.is_of(known[1], incarnation) then
+    c.return_ticket(owner, number, class, incarnation, ticket)
+    return known
   end
-  local ref = new_ref((c.construct((c.worker(owner)), "rlengine.claim", 0, CLAIM, ticket)))
+  local ref = new_ref(c.claim(owner, number, class, incarnation, ticket))
   far_refs[key] = ref
   return ref
 end
@@ -173,8 +187,10 @@ local function prepare_ref(ref, worker)
   ref:wait()
   local owner, _, number = c.describe(ref[1])
   if owner == worker then return end
-  ref[2] = c.ticket()
-  async(c.owner(ref[1]), "rlengine.grant", 0, QUIET, number, ref[2])
+  local ticket = c.ticket()
+  local told = async(c.owner(ref[1]), "rlengine.grant", 0, QUIET, number, ticket)
+  if c.status(told) == "failed" then c.values(told) end -- raises: it was not even sent
+  ref[2] = ticket
 end
 
 local function prepare(value, worker, depth)
@@ -191,24 +207,6 @@ function refs.prepare_all(worker, ...)
   for i = 1, select("#", ...) do prepare((select(i, ...)), worker, 0) end
 end
 local prepare_all = refs.prepare_all
-
-exports.builtin["rlengine.grant"] = function(_, number, ticket)
-  c.grant(number, ticket)
-end
-
-local CLAIM_PATIENCE = 5 -- seconds: the grant of a ticket may come after its claim
-
-exports.builtin["rlengine.claim"] = function(_, ticket)
-  local number, ends = c.claim(ticket), c.clock() + CLAIM_PATIENCE
-  while not number and c.clock() < ends do
-    futures.sleep(0.01)
-    number = c.claim(ticket)
-  end
-  if not number then fail("NOT_FOUND", "this reference was released") end
-  local ref = own_ref(number)
-  c.unhold(number)
-  return ref
-end
 
 -- ---- proxies ----------------------------------------------------------------
 
@@ -378,6 +376,7 @@ local function make_remote(worker, timeout, class, ...)
     target = c.construct(worker[1], class, timeout, CONSTRUCT, ...)
   end
   local ref = new_ref(target)
+  ref.enlisted = false
   ref.made = recipe(worker, timeout, class, ...)
   return ref
 end
