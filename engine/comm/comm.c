@@ -24,6 +24,7 @@ struct rle_comm_work {
     bool moved;        /* the tensor has the block's memory, and the block its own */
     rle_tensor *block; /* NULL: there are no bytes */
     rle_tensor *own;   /* room for our parts, where they are not sent from the block */
+    rle_tensor *input; /* what is sent, where it lies apart from the block */
     rle_tensor **tensors;
     int count;
 };
@@ -172,6 +173,7 @@ static void free_work(rle_comm_work *w)
     for (int i = 0; i < w->count; i++) rle_tensor_release(w->tensors[i]);
     rle_tensor_release(w->block);
     rle_tensor_release(w->own);
+    rle_tensor_release(w->input);
     *w->at = w->next;
     if (w->next) w->next->at = w->at;
     w->comm->work_count--;
@@ -288,6 +290,10 @@ static rle_status load(const rle_comm_group *g, rle_comm_work *w, rle_collective
         rle_tensor_may_move(w->tensors[0]))
         return lend(g, w, c);
     uint8_t *to = c->data + (gathers ? (size_t)w->rank * c->size : 0);
+    if (g->ops->apart(g, c)) {
+        RLE_TRY(rle_tensor_new(rle_device_cpu(), RLE_U8, 1, &all, &w->input));
+        c->input = to = w->input->a.data;
+    }
     if (c->kind == RLE_COMM_BROADCAST && c->root != w->rank) return RLE_OK;
     for (int i = 0; i < w->count; i++) {
         size_t size = bytes_of(w->tensors[i]);

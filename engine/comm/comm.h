@@ -61,8 +61,8 @@ typedef struct rle_collective {
     rle_dtype dtype; /* of the elements that are combined */
     int root;        /* of REDUCE and BROADCAST */
     size_t size;     /* bytes of one rank */
-    /* They, and then the result. ALL_GATHER: those of all ranks, ours at our place. Has
-     * to stay until the task is idle. */
+    /* They (but where they lie apart), and then the result. ALL_GATHER: those of all
+     * ranks, ours at our place. Has to stay until the task is idle. */
     uint8_t *data;
     /* What this rank contributes, where it is not in `data`; stays as long. Then `own`
      * has room for the parts that are this rank's (rle_comm_own_size), from which the
@@ -79,6 +79,9 @@ typedef struct rle_collective {
 
 typedef struct rle_comm_ops {
     const char *name;
+    /* Must what is contributed lie apart from `data`, as `input`? It may be sent when the
+     * result is being written already. */
+    bool (*apart)(const rle_comm_group *g, const rle_collective *c);
     /* Bytes of `own` of a sum at this rank. */
     size_t (*own_size)(const rle_comm_group *g, const rle_collective *c);
     /* Begin to move them. RESOURCE_EXHAUSTED; all other failures are the task's. */

@@ -278,6 +278,7 @@ typedef struct rle_comm_piece {
 } rle_comm_piece;
 uint32_t rle_comm_count_parts(const rle_collective *c, int ranks);
 rle_comm_piece rle_comm_piece_of(const rle_comm_round *round, uint32_t part);
+bool rle_comm_lies_apart(const rle_comm_group *g, const rle_collective *c);
 /* Where in `own` a part of this rank's is; and how much room all of them take. */
 size_t rle_comm_own_at(const rle_comm_round *round, uint32_t part);
 size_t rle_comm_own_size(const rle_comm_group *g, const rle_collective *c);

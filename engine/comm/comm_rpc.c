@@ -500,6 +500,7 @@ static void close_group(rle_comm_group *g)
 
 const rle_comm_ops rle_comm_over_rpc = {
     .name = "rpc",
+    .apart = rle_comm_lies_apart,
     .own_size = rle_comm_own_size,
     .begin = begin,
     .future = future_of,

@@ -70,6 +70,12 @@ rle_comm_piece rle_comm_piece_of(const rle_comm_round *round, uint32_t part)
     return p;
 }
 
+/* Of two that swap, one may have the other's piece before it has sent its own. */
+bool rle_comm_lies_apart(const rle_comm_group *g, const rle_collective *c)
+{
+    return is_swap(c, g->size);
+}
+
 size_t rle_comm_own_at(const rle_comm_round *round, uint32_t part)
 {
     int ranks = round->group->size;

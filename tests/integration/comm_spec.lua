@@ -96,6 +96,28 @@ describe("rl.comm in rl.launch", function()
     ]])
   end)
 
+  it("sums what two ranks swap, whoever of them is first", function()
+    trainers(2, [[
+      -- Of every size and kind of memory: short, long, of several pieces; one, a list, a view.
+      for i = 1, 60 do
+        local n = ({ 4000, 20000, 60000, 300001, 800000 })[i % 5 + 1]
+        local a, b = rl.full({ n }, ctx.rank + 1), rl.full({ n, 2 }, 10 * (ctx.rank + 1))
+        local column = b:t()[1]
+        if i % 3 == 0 and ctx.rank == i % 2 then rpc.sleep(0.002) end
+        if i % 4 < 2 then
+          group:all_reduce { a, column }
+        else
+          local sums = { group:all_reduce(a, { async = true }),
+            group:all_reduce(column, { async = true }) }
+          rpc.wait_all(sums)
+        end
+        equal(true, a:eq(3):all():item())
+        equal(true, column:eq(30):all():item())
+        equal(true, b:t()[2]:eq(10 * (ctx.rank + 1)):all():item())
+      end
+    ]])
+  end)
+
   it("averages gradients, and leaves alone what records them", function()
     trainers(2, [[
       rl.manual_seed(ctx.rank)

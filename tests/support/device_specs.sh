@@ -4,4 +4,4 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 ls tests/ops/*_spec.lua tests/unit/*/*_spec.lua
-ls tests/integration/{experiment,rpc_batch,rpc_batch_rows,rpc_calls,rpc_weights,rpc_workers,env,safetensors}_spec.lua
+ls tests/integration/{experiment,comm,rpc_batch,rpc_batch_rows,rpc_calls,rpc_large,rpc_refs,rpc_weights,rpc_workers,env,safetensors}_spec.lua
