@@ -449,4 +449,65 @@ rule {
   },
 }
 
+-- What is said in docs/faults.md to be read, as the pieces between what differs: names in quotes,
+-- numbers, places. "" when nothing is left.
+local function fixed_pieces(text)
+  text = text:gsub("^[A-Z_]+: ", ""):gsub('"[^"]*"', "\n"):gsub("%S*%.lua%S*", "\n")
+    :gsub("%S*/%S*", "\n"):gsub("%S*%d%S*", "\n"):gsub("%.%.%.", "\n")
+    :gsub("%f[%w][KMG]iB", "\n")
+  local pieces = {}
+  for piece in text:gmatch "[^\n]+" do
+    piece = piece:match "^[%s:;,()]*(.-)[%s:;,()]*$"
+    if piece:find "%a%a%a" then pieces[#pieces + 1] = piece end
+  end
+  return pieces
+end
+
+-- The text of a test with its strings as they will be: joined, and without what a pattern needs.
+local function as_said(text)
+  return (text:gsub("[\"']%s*%.%.%s*[\"']", ""):gsub('"%s*\n%s*"', ""):gsub('\\"', '"')
+    :gsub("%%+(%p)", "%1"))
+end
+
+rule {
+  name = "what docs/faults.md says is read, a test looks for in these words",
+  check = function(sources)
+    local problems, said = {}, {}
+    for _, s in ipairs(sources) do
+      if s.path:match "^tests/" and not s.path:match "^tests/lint/" then
+        said[#said + 1] = as_said(s.text)
+      end
+    end
+    local function looked_for(pieces)
+      for _, text in ipairs(said) do
+        local all = true
+        for _, piece in ipairs(pieces) do all = all and text:find(piece, 1, true) end
+        if all then return true end
+      end
+      return #pieces == 0
+    end
+    for _, s in ipairs(sources) do
+      if s.path == "docs/faults.md" then
+        each_line(s.text, function(line, number)
+          local read = line:match "^| %u%d%d | .- | (.-) | "
+          for text in (read or ""):gmatch "`([^`]+)`" do
+            if not looked_for(fixed_pieces(text)) then
+              problems[#problems + 1] = ("%s:%d: %s"):format(s.path, number, text)
+            end
+          end
+        end)
+      end
+    end
+    return problems
+  end,
+  breaks = {
+    { "docs/faults.md", '| F02 | killed | `UNAVAILABLE: worker "a" went away` | 1 s | - |\n' },
+    { "docs/faults.md", '| F12 | slow | `a: x`<br>*log:* `"a" lost: 8 MiB waited; ...` | - |\n' },
+  },
+  keeps = {
+    { "docs/faults.md", '| F13 | slow | nothing | `f` is called 5 times | - |\n' },
+    { "docs/faults.md", 'Somewhere else: `worker "a" went away`\n' },
+  },
+}
+
 return rules
