@@ -118,6 +118,48 @@ describe("rl.comm in rl.launch", function()
     ]])
   end)
 
+  for ranks = 2, 3 do
+    it("is right for whatever " .. ranks .. " ranks do one after the other", function()
+      trainers(ranks, [[
+        local R, seed = group.size, 7
+        local S, mine = R * (R + 1) / 2, ctx.rank + 1
+        local function draw(n) -- the same at all ranks
+          seed = (seed * 1103515245 + 12345) % 2147483648
+          return math.floor(seed / 65536) % n
+        end
+        local function check(t, value, what)
+          if not t:eq(value):all():item() then error(what .. " of " .. t:numel(), 2) end
+        end
+        local sizes = { 1, 5000, 16384, 16385, 40000, 65537, 270000, 600000 }
+        for _ = 1, os.getenv "RLE_FULL" and 1000 or 40 do
+          local n, kind, list, root = sizes[draw(#sizes) + 1], draw(6), draw(2), draw(R)
+          local late, ms = draw(2 * R), draw(4)
+          if ctx.rank == late then rpc.sleep(ms / 1000) end
+          local a, b = rl.full({ n }, mine), rl.full({ n, 2 }, 10 * mine):t()[1]
+          if kind < 2 then
+            group:all_reduce { a, list == 1 and b or nil }
+            check(a, S, "sum")
+            check(b, list == 1 and 10 * S or 10 * mine, "sum of a column")
+          elseif kind == 2 then
+            group:reduce(a, { to = root })
+            check(a, ctx.rank == root and S or mine, "reduce")
+          elseif kind == 3 then
+            group:broadcast({ a, list == 1 and b or nil }, { from = root })
+            check(a, root + 1, "broadcast")
+          elseif kind == 4 then
+            local all = group:all_gather(a)
+            for r = 1, R do check(all[r], r, "gather") end
+          else
+            rpc.wait_all { group:all_reduce(a, { async = true }),
+              group:all_reduce(b, { async = true, op = "max" }) }
+            check(a, S, "sum, while another is open")
+            check(b, 10 * R, "largest")
+          end
+        end
+      ]])
+    end)
+  end
+
   it("averages gradients, and leaves alone what records them", function()
     trainers(2, [[
       rl.manual_seed(ctx.rank)
