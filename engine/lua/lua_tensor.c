@@ -30,7 +30,8 @@ struct rle_tensor **rle_lua_new_tensor(lua_State *L)
 
 void rle_lua_push_tensor(lua_State *L, struct rle_tensor *t)
 {
-    *rle_lua_new_tensor(L) = rle_tensor_retain(t);
+    rle_tensor **slot = rle_lua_new_tensor(L); /* first: it may raise */
+    *slot = rle_tensor_retain(t);
 }
 
 struct rle_tensor *rle_lua_to_tensor(lua_State *L, int idx)
