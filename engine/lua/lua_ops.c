@@ -102,11 +102,11 @@ static uint32_t check_dims(lua_State *L, int arg, int ndim)
     int n = (int)lua_rawlen(L, arg);
     for (int i = 1; i <= n; i++) {
         lua_rawgeti(L, arg, i);
-        uint32_t bit = 1u << rle_lua_check_dim(L, lua_gettop(L), ndim);
+        int dim = rle_lua_check_dim(L, lua_gettop(L), ndim);
         lua_pop(L, 1);
-        if (dims & bit)
-            rle_lua_fail(L, RLE_INVALID_ARGUMENT, "dimension %d is named twice", i);
-        dims |= bit;
+        if (dims >> dim & 1)
+            rle_lua_fail(L, RLE_INVALID_ARGUMENT, "dimension %d is named twice", dim + 1);
+        dims |= 1u << dim;
     }
     return dims;
 }

@@ -91,6 +91,7 @@ describe("tensor", function()
         .. "size 4; indices count from 0, the rest from 1", err.message)
       assert.matches("^dimension 3 of a tensor of 2 dimensions", refusal(t.gather, t, 3, index)
         .message)
+      assert.equal("dimension 2 is named twice", refusal(t.sum, t, { 2, 1, -1 }).message)
     end)
 
     it("names the nearest option", function()
