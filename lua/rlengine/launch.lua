@@ -41,7 +41,8 @@
 -- "name | ". prefix = true or false says so for all.
 --
 -- Further options: grace, restarts, prefix, exit (false: raise an error object with `exit_code`
--- instead of ending the launcher), rpc (table of options for rpc.init in every process).
+-- instead of ending the launcher), rpc (table of options for rpc.init in every process, but for
+-- names, addresses and the token, which are rl.launch's).
 
 local core = require "rlengine.core"
 local options = require "rlengine.options"
@@ -307,6 +308,27 @@ local function whole(given, key, low)
   end
 end
 
+-- What rl.launch decides itself for each process, and what to do who wants it otherwise.
+local own = {
+  name = "names are given to each process: trainers are agent_0 and so on, observers obs_0_for_0; "
+    .. "ctx.name has its own",
+  listen = "each trainer listens at an address of the run's own; workers beyond this machine are "
+    .. "started without rl.launch, with rpc.init{name =, listen =} and {name =, connect =}",
+  connect = "each observer connects to its trainer; to call another worker as well, start the "
+    .. "processes without rl.launch, with rpc.init{name =, connect = list of addresses}",
+  token = "each run has a token of its own, which nobody else knows; workers that are started "
+    .. "without rl.launch take one from rpc.init{token =}, token_fd or token_file",
+}
+own.token_fd, own.token_file = own.token, own.token
+
+local function check_rpc(given)
+  for key, why in pairs(own) do
+    if given[key] ~= nil then
+      options.fail("INVALID_ARGUMENT", 'rl.launch, rpc: option "%s" cannot be given: %s', key, why)
+    end
+  end
+end
+
 return function(given)
   options.check("rl.launch", given, known)
   if type(given) ~= "table" or not given.trainer then
@@ -315,6 +337,7 @@ return function(given)
   whole(given, "trainers", 1)
   whole(given, "observers_per_trainer", 0)
   restarts_of(given.restarts)
+  check_rpc(given.rpc or {})
   if inside then
     options.fail("FAILED_PRECONDITION", "rl.launch: this process was itself started by rl.launch")
   end

@@ -297,7 +297,7 @@ describe("an observer whose environment", function()
     local code, _, err = run [[
       local rl = require "rlengine"
       local file = io.open(debug.getinfo(1, "S").source:match "^@(.*/)" .. "lives", "a")
-      rl.launch { trainer = function() rl.rpc.sleep(60) end, rpc = { name = "a", bad = 1 } }
+      rl.launch { trainer = function() rl.rpc.sleep(60) end, rpc = { bad = 1 } }
     ]]
     assert.equal(1, code)
     assert.falsy(err:find("restart", 1, true), err)

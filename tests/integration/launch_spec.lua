@@ -482,6 +482,10 @@ describe("rl.launch", function()
       message { trainer = print, restarts = { maximum = 3 } })
     assert.equal('rl.launch: option "args" must be a table, got string',
       message { trainer = print, args = "x" })
+    for _, key in ipairs { "name", "listen", "connect", "token", "token_fd", "token_file" } do
+      assert.matches(('^rl.launch, rpc: option "%s" cannot be given: '):format(key),
+        message { trainer = print, rpc = { heartbeat = 1, [key] = "x" } })
+    end
   end)
 
   it("cannot be called where it was called already", function()
