@@ -302,6 +302,13 @@ static int rpc_want_stop(lua_State *L)
     return 0;
 }
 
+/* hold_calls(hold): calls wait to be started until it is called with false. */
+static int rpc_hold_calls(lua_State *L)
+{
+    rle_rpc_hold_calls(rle_lua_rpc_check(L)->rpc, lua_toboolean(L, 1));
+    return 0;
+}
+
 /* close(): connections are closed at once. */
 static int rpc_close(lua_State *L)
 {
@@ -337,6 +344,7 @@ static const luaL_Reg rpc_functions[] = {
     {"init", rpc_init},
     {"stop", rpc_stop},
     {"want_stop", rpc_want_stop},
+    {"hold_calls", rpc_hold_calls},
     {"close", rpc_close},
     {"active", rpc_active},
     {"generation", rpc_generation},

@@ -387,6 +387,8 @@ typedef struct rle_incoming_info {
  * served waits for another worker: else two workers at their bounds would wait for each
  * other. *decoder stands at the arguments. */
 rle_incoming *rle_rpc_next_call(rle_rpc *rpc, rle_incoming_info *info, rle_decoder *decoder);
+/* With `hold` none starts, as when the bound is reached: this worker is not ready yet. */
+void rle_rpc_hold_calls(rle_rpc *rpc, bool hold);
 /* Its arguments once more: they may have moved when the loop was turned. */
 void rle_incoming_decoder(rle_rpc *rpc, rle_incoming *in, rle_decoder *decoder);
 /* Arguments have been read. */

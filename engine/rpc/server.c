@@ -361,13 +361,20 @@ void rle_incoming_orphan(rle_incoming *in)
 /* Who is next, given the bound? */
 static rle_incoming *pick(rle_rpc *rpc)
 {
-    if (!rpc->turns) return NULL;
+    if (!rpc->turns || rpc->holding) return NULL;
     if (rpc->serving < (size_t)rpc->o.max_concurrent) return rpc->turns->waiting;
     if (!rpc->queued_nested || rpc->serving_waits < rpc->serving) return NULL;
     for (const rle_conn *conn = rpc->turns; conn; conn = conn->turn_next)
         for (rle_incoming *in = conn->waiting; in; in = in->queue_next)
             if (in->nested) return in;
     return NULL;
+}
+
+void rle_rpc_hold_calls(rle_rpc *rpc, bool hold)
+{
+    rle_rpc_enter(rpc);
+    rpc->holding = hold;
+    rle_rpc_leave(rpc);
 }
 
 bool rle_rpc_can_start(rle_rpc *rpc)

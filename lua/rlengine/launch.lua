@@ -20,6 +20,10 @@
 --   trainers, observers_per_trainer, args, folder (private, gone after the run)
 --   restart             of a trainer, see below
 --
+-- A trainer's function begins when its observers have joined, while theirs begin at once. What they
+-- call of the trainer meanwhile waits (within the call's deadline) until the trainer's function
+-- waits or serves for the first time. So what that registers before it waits is there for them.
+--
 -- The run ends well when every trainer's function has returned (or every observer's, where
 -- one was given): the others are asked to end with SIGTERM, which interrupts a script at its
 -- next call into the engine (error CANCELLED), and killed after `grace` seconds (0.6). It

@@ -277,8 +277,13 @@ function rpc.wait_for(names, given)
   wait_for(names, futures.timeout_of("wait_for", given) or 60)
 end
 
--- For rl.launch: a process that was quick may be done before another sees that it came.
-function rpc._wait_for_start(names) wait_for(names, 60, true) end
+-- For rl.launch: a process that was quick may be done before another sees that it came. What it
+-- calls meanwhile is yet to be declared, so it waits.
+function rpc._wait_for_start(names)
+  c.hold_calls(true)
+  wait_for(names, 60, true)
+  c.hold_calls(false)
+end
 
 --- Stop being a worker: no new calls, those being served may finish, peers are told. In a
 -- handler it makes rpc.serve return.

@@ -122,6 +122,38 @@ describe("rl.launch", function()
     nothing_is_left(started)
   end)
 
+  it("lets observers call at once what a trainer's function registers", function()
+    local code, out, err, started = run [[
+      local rl = require "rlengine"
+      local rpc = rl.rpc
+      -- The second observer joins late, so that the first one calls long before.
+      local role = require("rlengine.core").launch.handoff() or ""
+      if role:find "index=1" then os.execute "sleep 0.4" end
+      rl.launch {
+        observers_per_trainer = 2,
+        trainer = function()
+          local n = 0
+          rpc.register("count", function() n = n + 1 return n end)
+          local Thing = rpc.class("Thing", { "get" })
+          function Thing:get() return "thing" end
+          local input = { "x f32[1]" }
+          rpc.register("twice", rpc.batched(function(x) return x * 2 end, { input = input }))
+          while n < 2 do rpc.sleep(0.01) end
+          rpc.sleep(0.1)
+        end,
+        observer = function(ctx)
+          local trainer = rpc.to(ctx.trainer)
+          local got = { trainer:rpc_async():twice(rl.ones(1)), trainer:rpc_async():count() }
+          print(trainer:remote():Thing():rpc_sync():get(), rpc.wait_all(got)[1]:item())
+        end,
+      }
+    ]]
+    assert.equal("", err)
+    assert.equal(0, code)
+    assert.same({ "obs_0_for_0 | thing\t2", "obs_1_for_0 | thing\t2" }, lines(out))
+    nothing_is_left(started)
+  end)
+
   it("runs trainers whose observers are done before anybody looks", function()
     for _ = 1, 5 do
       local code, out, err, started = run [[
