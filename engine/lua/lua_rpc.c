@@ -127,12 +127,58 @@ static int64_t seconds_option(lua_State *L, const char *key, bool or_not)
     return ns ? ns : -1;
 }
 
-static int count_option(lua_State *L, const char *key, int max)
+/* 0: not given. */
+static int64_t count_option(lua_State *L, const char *key, int64_t min, int64_t max)
 {
+    lua_getfield(L, 1, key);
+    bool given = !lua_isnil(L, -1);
+    lua_pop(L, 1);
+    if (!given) return 0;
     int64_t v = rle_lua_opt_integer(L, 1, key, 0);
-    if (v < 0 || v > max)
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"%s\" must be from 1 to %d", key, max);
-    return (int)v;
+    if (v < min || v > max)
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                     "option \"%s\" must be from %lld to %lld, got %lld", key,
+                     (long long)min, (long long)max, (long long)v);
+    return v;
+}
+
+enum { UIDS_MAX = 32 };
+
+/* allow_uids: a number or a list of them. Returns how many. */
+static int uids_option(lua_State *L, uid_t *uids)
+{
+    lua_getfield(L, 1, "allow_uids");
+    int list = lua_gettop(L);
+    if (lua_isnil(L, list)) {
+        lua_pop(L, 1);
+        return 0;
+    }
+    if (!lua_istable(L, list)) {
+        lua_createtable(L, 1, 0);
+        lua_insert(L, list);
+        lua_rawseti(L, list, 1);
+    }
+    int n = (int)lua_rawlen(L, list);
+    if (n > UIDS_MAX)
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"allow_uids\" holds at most %d",
+                     UIDS_MAX);
+    for (int i = 0; i < n; i++) {
+        lua_rawgeti(L, list, i + 1);
+        double v = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : -1;
+        /* The largest one stands for "none" in system calls. */
+        if (!(v >= 0 && v < 4294967295.0 && v == (double)(uid_t)v))
+            rle_lua_fail(
+                L, RLE_INVALID_ARGUMENT,
+                "option \"allow_uids\" must be a user's number (see id -u) or a list of "
+                "them; entry %d is %s",
+                i + 1,
+                lua_type(L, -1) == LUA_TNUMBER ? lua_tostring(L, -1)
+                                               : luaL_typename(L, -1));
+        uids[i] = (uid_t)v;
+        lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    return n;
 }
 
 /* A string, or a list of them, of options[key]: calls `each` for every one; on failure what
@@ -217,24 +263,21 @@ static int rpc_init(lua_State *L)
                      "rpc.init was called already: this worker is \"%s\"; rpc.shutdown() first",
                      rle_rpc_name(s->rpc));
     lua_settop(L, 1);
-    rle_rpc_options o = {.name = rle_lua_opt_string(L, 1, "name", NULL),
-                         .max_concurrent = count_option(L, "max_concurrent", 1000000),
-                         .max_credits = count_option(L, "max_calls", 10000),
-                         .heartbeat = seconds_option(L, "heartbeat", false),
-                         .peer_timeout = seconds_option(L, "timeout", false),
-                         .call_timeout = seconds_option(L, "call_timeout", false),
-                         .busy_after = seconds_option(L, "busy_after", false),
-                         .join_timeout = seconds_option(L, "join_timeout", false),
-                         .reconnect_for = seconds_option(L, "reconnect_for", true),
-                         .busy_poll = seconds_option(L, "busy_poll", true),
-                         .members = true,
-                         .insecure_network =
-                             rle_lua_opt_boolean(L, 1, "insecure_network", false)};
+    rle_rpc_options o = {
+        .name = rle_lua_opt_string(L, 1, "name", NULL),
+        .max_concurrent = (int)count_option(L, "max_concurrent", 1, 1000000),
+        .max_credits = (int)count_option(L, "max_calls", 1, 10000),
+        .heartbeat = seconds_option(L, "heartbeat", false),
+        .peer_timeout = seconds_option(L, "timeout", false),
+        .call_timeout = seconds_option(L, "call_timeout", false),
+        .busy_after = seconds_option(L, "busy_after", false),
+        .join_timeout = seconds_option(L, "join_timeout", false),
+        .reconnect_for = seconds_option(L, "reconnect_for", true),
+        .busy_poll = seconds_option(L, "busy_poll", true),
+        .members = true,
+        .insecure_network = rle_lua_opt_boolean(L, 1, "insecure_network", false)};
     if (!o.name) rle_lua_fail(L, RLE_INVALID_ARGUMENT, "rpc.init needs a name");
-    int64_t max_message = rle_lua_opt_integer(L, 1, "max_message", 0);
-    if (max_message < 0 || (max_message && max_message < 4096))
-        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"max_message\" must be at least 4096");
-    o.max_message = (uint64_t)max_message;
+    o.max_message = (uint64_t)count_option(L, "max_message", 4096, INT64_C(1) << 53);
     int64_t patience = seconds_option(L, "connect_timeout", false);
     if (!patience) patience = 10 * RLE_SECONDS;
     int listeners = list_option(L, "listen"), listen = lua_gettop(L);
@@ -242,20 +285,9 @@ static int rpc_init(lua_State *L)
     if (listeners + connects == 0)
         rle_lua_fail(L, RLE_INVALID_ARGUMENT,
                      "rpc.init needs an address to listen on or to connect to");
-    uid_t uids[32];
-    lua_getfield(L, 1, "allow_uids");
-    if (lua_istable(L, -1)) {
-        o.allow_uid_count = (int)lua_rawlen(L, -1);
-        if (o.allow_uid_count > 32)
-            rle_lua_fail(L, RLE_INVALID_ARGUMENT, "option \"allow_uids\" holds at most 32");
-        for (int i = 0; i < o.allow_uid_count; i++) {
-            lua_rawgeti(L, -1, i + 1);
-            uids[i] = (uid_t)rle_lua_check_integer(L, lua_gettop(L));
-            lua_pop(L, 1);
-        }
-        o.allow_uids = uids;
-    }
-    lua_pop(L, 1);
+    uid_t uids[UIDS_MAX];
+    o.allow_uid_count = uids_option(L, uids);
+    o.allow_uids = uids;
     rle_token token;
     rle_lua_rpc_token(L, &token);
     o.token = &token;
@@ -335,7 +367,11 @@ static int rpc_generation(lua_State *L)
 /* make_token(path): a new token file. */
 static int rpc_make_token(lua_State *L)
 {
-    rle_lua_check(L, rle_token_create(luaL_checkstring(L, 1)));
+    if (lua_type(L, 1) != LUA_TSTRING)
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT,
+                     "rpc.make_token wants the path of the file, got %s",
+                     luaL_typename(L, 1));
+    rle_lua_check(L, rle_token_create(lua_tostring(L, 1)));
     return 0;
 }
 

@@ -118,7 +118,10 @@ void rle_lua_raise_gone(lua_State *L, const rle_lua_target *t)
 
 static const char *check_name(lua_State *L, int idx, size_t *len)
 {
-    const char *name = luaL_checklstring(L, idx, len);
+    if (lua_type(L, idx) != LUA_TSTRING)
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "a worker's name is a string, not a %s",
+                     luaL_typename(L, idx));
+    const char *name = lua_tolstring(L, idx, len);
     if (!rle_name_ok(name, *len))
         rle_lua_fail(L, RLE_INVALID_ARGUMENT,
                      "a worker's name is 1 to %d letters, digits, \"_\", \".\" or \"-\", not "

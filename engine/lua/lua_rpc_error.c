@@ -85,6 +85,27 @@ static void hops(lua_State *L, int idx, rle_wire_error *out)
     out->via[out->hops++] = text(rle_rpc_name(rle_lua_rpc_state.rpc));
 }
 
+/* (error value): its text; what it has may raise. */
+static int text_of(lua_State *L)
+{
+    luaL_callmeta(L, 1, "__tostring");
+    return 1;
+}
+
+/* Push what the error value at idx says. */
+static const char *push_text(lua_State *L, int idx)
+{
+    if (!lua_isstring(L, idx)) {
+        lua_pushcfunction(L, text_of);
+        lua_pushvalue(L, idx);
+        if (lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1)) return lua_tostring(L, -1);
+        lua_pop(L, 1);
+        return lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, idx));
+    }
+    lua_pushvalue(L, idx);
+    return lua_tostring(L, -1);
+}
+
 void rle_lua_error_to_wire(lua_State *L, lua_State *co, const char *method, rle_wire_error *out,
                            rle_encoder *data)
 {
@@ -122,11 +143,7 @@ void rle_lua_error_to_wire(lua_State *L, lua_State *co, const char *method, rle_
         /* The call itself was executed, whatever became of calls that it made. */
     }
     if (!lua_istable(L, idx) || !out->message.p) {
-        const char *said = lua_tostring(L, idx);
-        if (!said) {
-            lua_pushfstring(L, "(error object is a %s value)", luaL_typename(L, idx));
-            said = lua_tostring(L, -1);
-        }
+        const char *said = push_text(L, idx);
         lua_pushfstring(L, "\"%s\" on \"%s\" failed: %s", method, self, said);
         out->message = text(lua_tostring(L, -1));
     }

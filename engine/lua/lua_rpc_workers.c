@@ -160,6 +160,9 @@ static int rpc_workers(lua_State *L)
 /* note(words) */
 static int rpc_note(lua_State *L)
 {
+    if (!lua_isnoneornil(L, 1) && lua_type(L, 1) != LUA_TSTRING)
+        rle_lua_fail(L, RLE_INVALID_ARGUMENT, "rpc.note wants a text, or nil, got a %s",
+                     luaL_typename(L, 1));
     rle_note_say(luaL_optstring(L, 1, ""));
     return 0;
 }

@@ -341,6 +341,10 @@ return function(given)
   whole(given, "trainers", 1)
   whole(given, "observers_per_trainer", 0)
   restarts_of(given.restarts)
+  if given.grace and not (given.grace >= 0 and given.grace <= 3600) then
+    options.fail("INVALID_ARGUMENT", "rl.launch: grace must be a number of seconds from 0 to 3600, "
+      .. "got %s", tostring(given.grace))
+  end
   check_rpc(given.rpc or {})
   if inside then
     options.fail("FAILED_PRECONDITION", "rl.launch: this process was itself started by rl.launch")

@@ -274,7 +274,13 @@ function rpc.wait_for(names, given)
   if type(names) ~= "table" then
     fail("INVALID_ARGUMENT", "rpc.wait_for wants the names of workers, got %s", type(names))
   end
-  wait_for(names, futures.timeout_of("wait_for", given) or 60)
+  for i = 1, #names do
+    if type(names[i]) ~= "string" then
+      fail("INVALID_ARGUMENT", "rpc.wait_for wants the names of workers, entry %d is a %s", i,
+        type(names[i]))
+    end
+  end
+  wait_for(names, futures.wait_of("wait_for", given) or 60)
 end
 
 -- For rl.launch: a process that was quick may be done before another sees that it came. What it
@@ -293,7 +299,7 @@ end
 -- one of another Lua that ends without rpc.shutdown.
 -- @param[opt] given {timeout = seconds}, default 10: how long calls may take to finish
 function rpc.shutdown(given)
-  local timeout = options.check("rpc.shutdown", given, { timeout = "number" }).timeout or 10
+  local timeout = futures.wait_of("rpc.shutdown", given) or 10
   if not c.active() then return end
   if c.in_handler() then
     c.want_stop()

@@ -514,6 +514,10 @@ describe("rl.launch", function()
       message { trainer = print, restarts = { maximum = 3 } })
     assert.equal('rl.launch: option "args" must be a table, got string',
       message { trainer = print, args = "x" })
+    for _, grace in ipairs { -1, 0 / 0, 1e300 } do
+      assert.matches("^rl.launch: grace must be a number of seconds from 0 to 3600, got ",
+        message { trainer = print, grace = grace })
+    end
     for _, key in ipairs { "name", "listen", "connect", "token", "token_fd", "token_file" } do
       assert.matches(('^rl.launch, rpc: option "%s" cannot be given: '):format(key),
         message { trainer = print, rpc = { heartbeat = 1, [key] = "x" } })

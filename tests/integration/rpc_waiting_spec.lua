@@ -117,3 +117,130 @@ rpc.register("begin", keep_calling)
     assert.is_true(workers.now() - t0 < 1.5)
   end)
 end)
+
+describe("what makes no sense is refused with an error object that says what it was", function()
+  local group
+  before_each(function() group = workers.group() end)
+  after_each(function() group:finish() end)
+
+  local function refused(text, fn, ...)
+    local err = fails(fn, ...)
+    assert.equal("table", type(err), tostring(err))
+    assert.equal("INVALID_ARGUMENT", err.code)
+    assert.equal(text, err.message)
+  end
+
+  it("in what waits", function()
+    refused("wait_all wants a list of futures, got nil", rpc.wait_all)
+    refused("wait_any wants a list of futures, got number", rpc.wait_any, 1)
+    refused("wait_any wants at least one future, the list is empty", rpc.wait_any, {})
+    refused("wait_any wants at least one future, the list is empty", rpc.wait_any, {},
+      { timeout = 0.1 })
+    assert.same({}, rpc.wait_all {})
+    refused("sleep wants a number of seconds, got nil", rpc.sleep)
+    refused("sleep wants a number of seconds, got string", rpc.sleep, "1")
+    refused("rpc.wait_for wants the names of workers, entry 2 is a number", rpc.wait_for,
+      { "w", 1 })
+    for _, timeout in ipairs { -1, 0 / 0 } do
+      local said = ": timeout must be a number of seconds >= 0, got " .. tostring(timeout)
+      refused("wait_all" .. said, rpc.wait_all, {}, { timeout = timeout })
+      refused("wait_for" .. said, rpc.wait_for, "w", { timeout = timeout })
+      refused("rpc.shutdown" .. said, rpc.shutdown, { timeout = timeout })
+    end
+  end)
+
+  it("in names and texts", function()
+    refused("a worker's name is a string, not a nil", rpc.to)
+    refused("a worker's name is a string, not a nil", rpc.rpc_sync)
+    refused("a worker's name is a string, not a number", rpc.rpc_async, 5, "x")
+    refused("a worker's name is a string, not a nil", rpc.remote)
+    refused("rpc.note wants a text, or nil, got a table", rpc.note, {})
+    refused("rpc.make_token wants the path of the file, got no value", rpc.make_token)
+    rpc.note "loading"
+    rpc.note()
+  end)
+
+  it("in the options of rpc.init", function()
+    rpc.shutdown()
+    local function init(key, value)
+      return rpc.init { name = "a", listen = group.address, token = workers.token, [key] = value }
+    end
+    refused('option "max_concurrent" must be from 1 to 1000000, got 0', init, "max_concurrent", 0)
+    refused('option "max_calls" must be from 1 to 10000, got 0', init, "max_calls", 0)
+    refused('option "max_message" must be from 4096 to 9007199254740992, got 0', init,
+      "max_message", 0)
+    local uids = 'option "allow_uids" must be a user\'s number (see id -u) or a list of them; '
+      .. "entry "
+    refused(uids .. "1 is -1", init, "allow_uids", { -1 })
+    refused(uids .. "2 is string", init, "allow_uids", { 0, "x" })
+    refused(uids .. "1 is 4294967295", init, "allow_uids", 4294967295)
+    refused(uids .. "1 is 0.5", init, "allow_uids", 0.5)
+    refused(uids .. "1 is boolean", init, "allow_uids", true)
+    for _, fine in ipairs { 1000, {}, { 1000, 0 } } do
+      init("allow_uids", fine)
+      rpc.shutdown()
+    end
+  end)
+
+  it("in rpc.batched", function()
+    local function batched(key, value)
+      return rpc.batched(print, { input = { "x f32[4]" }, [key] = value })
+    end
+    refused("rpc.batched: size must be a whole number of rows from 1 to 1000000, got 10000000",
+      batched, "size", 1e7)
+    refused("rpc.batched: input 1: 64 rows of f32[2000000000,2000000000] are more than any memory "
+      .. "holds", batched, "input", { "x f32[2000000000,2000000000]" })
+    refused('unknown device "gpu"; there are "cpu", "cuda", "cuda:<n>", "emu", "emu:<n>" and '
+      .. '"auto"', batched, "device", "gpu")
+    refused("expected a device or its name, got number", batched, "device", 5)
+    for _, device in ipairs { "cpu", "cuda:1", "auto", rl.device "cpu" } do
+      assert.equal("function", type(batched("device", device)))
+    end
+  end)
+end)
+
+describe("a timeout of 0", function()
+  it("means: look, and do not wait, wherever something is waited for", function()
+    local group = workers.group()
+    group:start("w", [[
+rpc.register("sleep", function(s) rpc.sleep(s) return "slept" end)]])
+    rpc.wait_for "w"
+    local f = rpc.rpc_async("w", "sleep", 0.3)
+    for _, look in ipairs {
+      function() return f:wait { timeout = 0 } end,
+      function() return rpc.wait_all({ f }, { timeout = 0 }) end,
+      function() return rpc.wait_any({ f }, { timeout = 0 }) end,
+      function() return rpc.wait_for("nobody", { timeout = 0 }) end,
+    } do
+      assert.equal("DEADLINE_EXCEEDED", fails(look).code)
+    end
+    rpc.wait_for("w", { timeout = 0 })
+    assert.equal("slept", f:wait())
+    assert.equal("slept", f:wait { timeout = 0 })
+    assert.same({ "slept" }, rpc.wait_all({ f }, { timeout = 0 }))
+    assert.equal(1, (rpc.wait_any({ f }, { timeout = 0 })))
+    local to = rpc.to "w" -- for a call it would mean that it cannot be made
+    assert.equal("INVALID_ARGUMENT", fails(function()
+      return to:rpc_sync { timeout = 0 }:sleep(0)
+    end).code)
+    group:finish()
+  end)
+end)
+
+describe("an error that is a table with a text of its own", function()
+  it("arrives with that text", function()
+    local group = workers.group()
+    group:start("w", [[
+rpc.register("fail", function(how)
+  error(setmetatable({}, { __tostring = function()
+    if how == "raise" then error "no text" end
+    return how == "text" and "out of cheese" or how
+  end }))
+end)]])
+    local function said(how) return tostring(fails(rpc.rpc_sync, "w", "fail", how)) end
+    assert.equal('UNKNOWN: "fail" on "w" failed: out of cheese', said "text")
+    assert.equal('UNKNOWN: "fail" on "w" failed: (error object is a table value)', said "raise")
+    assert.equal('UNKNOWN: "fail" on "w" failed: (error object is a table value)', said {})
+    group:finish()
+  end)
+end)

@@ -108,6 +108,27 @@ local function parse_input(i, entry)
   return { name = name, dtype = dtype, shape = shape }
 end
 
+local MOST_BYTES = 2 ^ 47 -- a process can address
+
+local function check_room(i, input, rows)
+  if not input.dtype then return end
+  local bytes = rows * 8
+  for _, size in ipairs(input.shape) do bytes = bytes * size end
+  if bytes > MOST_BYTES then
+    fail("INVALID_ARGUMENT", "rpc.batched: input %d: %d rows of %s[%s] are more than any memory "
+      .. "holds", i, rows, input.dtype, table.concat(input.shape, ","))
+  end
+end
+
+-- Is there such a kind of device? It is opened when the first call comes: who only declares
+-- needs none.
+local kinds = { cpu = true, cuda = true, emu = true, auto = true }
+local function check_device(device)
+  if type(device) == "string" and kinds[device:match "^(%a+)$" or device:match "^(%a+):%d%d?%d?$"]
+  then return end
+  core.device.get(device)
+end
+
 local known = {
   input = "table", size = "number", delay = "number", when_idle = "boolean", name = "string",
   device = "any",
@@ -218,15 +239,19 @@ function batch.batched(fn, given)
   end
   local size, delay = given.size or 64, given.delay or 200e-6
   if size ~= math.floor(size) or size < 1 or size > 1e6 then
-    fail("INVALID_ARGUMENT", "rpc.batched: size must be a whole number of rows from 1, got %s",
-      tostring(size))
+    fail("INVALID_ARGUMENT", "rpc.batched: size must be a whole number of rows from 1 to 1000000, "
+      .. "got %s", tostring(size))
   end
   if not (delay >= 0 and delay <= 3600) then
     fail("INVALID_ARGUMENT", "rpc.batched: delay must be a number of seconds from 0, got %s",
       tostring(delay))
   end
   local inputs = {}
-  for i, entry in ipairs(given.input) do inputs[i] = parse_input(i, entry) end
+  for i, entry in ipairs(given.input) do
+    inputs[i] = parse_input(i, entry)
+    check_room(i, inputs[i], size)
+  end
+  if given.device ~= nil then check_device(given.device) end
   local spec = {
     fn = fn, inputs = inputs, size = size, delay = delay, when_idle = given.when_idle,
     name = given.name, device = given.device,

@@ -11,7 +11,18 @@ local futures = {}
 
 local TIMEOUT = { timeout = "number" }
 
---- Seconds out of {timeout = seconds}; nil when there is none.
+--- How long to wait, out of {timeout = seconds}; nil when that is not said. 0: look, wait not.
+function futures.wait_of(what, given)
+  local timeout = options.check(what, given, TIMEOUT).timeout
+  if timeout ~= nil and not (timeout >= 0) then
+    fail("INVALID_ARGUMENT", "%s: timeout must be a number of seconds >= 0, got %s", what,
+      tostring(timeout))
+  end
+  return timeout
+end
+local wait_of = futures.wait_of
+
+--- How long a call may take, out of {timeout = seconds}; nil when that is not said.
 function futures.timeout_of(what, given)
   local timeout = options.check(what, given, TIMEOUT).timeout
   if timeout ~= nil and timeout <= 0 or timeout ~= timeout then
@@ -19,14 +30,13 @@ function futures.timeout_of(what, given)
   end
   return timeout
 end
-local timeout_of = futures.timeout_of
 
 local Future = c.future_methods
 
 --- Wait until it is over; returns the results or raises the error.
 -- @param[opt] given {timeout = seconds}: wait no longer; the call itself goes on
 function Future:wait(given)
-  local timeout = given ~= nil and timeout_of("wait", given) or nil
+  local timeout = given ~= nil and wait_of("wait", given) or nil
   if c.status(self) == "pending" then
     c.wait(self, timeout)
     c.waited()
@@ -66,11 +76,21 @@ local function not_done(list)
   fail("DEADLINE_EXCEEDED", "%d of %d futures are not done", pending, #list)
 end
 
+local function check_list(what, list)
+  if type(list) ~= "table" then
+    fail("INVALID_ARGUMENT", "%s wants a list of futures, got %s", what, type(list))
+  end
+end
+
+local WAIT_ALL = { fail_fast = "boolean", timeout = "number" }
+
 --- rpc.wait_all; see rpc.lua.
 function futures.wait_all(list, given)
-  local o = options.check("wait_all", given, { fail_fast = "boolean", timeout = "number" })
+  check_list("wait_all", list)
+  local o = options.check("wait_all", given, WAIT_ALL)
+  local timeout = o.timeout and wait_of("wait_all", { timeout = o.timeout })
   local fail_fast = o.fail_fast ~= false
-  c.wait_many(list, fail_fast and 2 or 0, o.timeout)
+  c.wait_many(list, fail_fast and 2 or 0, timeout)
   c.waited()
   if fail_fast then
     for i = 1, #list do
@@ -92,7 +112,11 @@ end
 
 --- rpc.wait_any; see rpc.lua.
 function futures.wait_any(list, given)
-  c.wait_many(list, 1, timeout_of("wait_any", given))
+  check_list("wait_any", list)
+  if #list == 0 then
+    fail("INVALID_ARGUMENT", "wait_any wants at least one future, the list is empty")
+  end
+  c.wait_many(list, 1, wait_of("wait_any", given))
   c.waited()
   for i = 1, #list do
     if c.status(list[i]) ~= "pending" then return i, list[i] end
@@ -102,6 +126,9 @@ end
 
 --- rpc.sleep; see rpc.lua.
 function futures.sleep(seconds)
+  if type(seconds) ~= "number" then
+    fail("INVALID_ARGUMENT", "sleep wants a number of seconds, got %s", type(seconds))
+  end
   c.sleep(seconds)
   c.waited()
 end

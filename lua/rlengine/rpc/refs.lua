@@ -59,7 +59,7 @@ end
 
 --- Wait until the object exists; raises what went wrong when it was made.
 function Ref:wait(given)
-  local timeout = given ~= nil and timeout_of("wait", given) or nil
+  local timeout = given ~= nil and futures.wait_of("wait", given) or nil
   c.again(self[1])
   if c.pending(self[1]) then
     c.wait_target(self[1], timeout)

@@ -160,7 +160,7 @@ end
 -- Returns its number.
 -- @param[opt] given {timeout = seconds}, default 60: then DEADLINE_EXCEEDED
 function Followed:wait(given)
-  local timeout = given ~= nil and futures.timeout_of("wait", given) or 60
+  local timeout = given ~= nil and futures.wait_of("wait", given) or 60
   local pause, ends = 0.0005, c.clock() + timeout
   while not take(self) do
     if c.clock() >= ends then
