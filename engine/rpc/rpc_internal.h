@@ -454,8 +454,7 @@ struct rle_rpc {
     bool tick_late;    /* the last one was, and judged nobody */
     int64_t turn_at;   /* a time within this turn, or 0 */
     int64_t last_turn; /* of rle_rpc_breathe */
-    bool stopping;
-    bool holding; /* calls wait to be started */
+    bool stopping, holding; /* holding: calls wait to be started */
     rle_watch *watch;
     rle_rpc_counters counters;
     rle_future *free_futures, *live;
