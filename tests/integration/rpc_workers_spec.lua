@@ -495,3 +495,43 @@ end)]])
     assert.is_false(one.a[1][1] == one.b[1][1])
   end)
 end)
+
+describe("a spec that fails", function()
+  -- Its first test leaves a process, which the second finds ended; that one leaves another, which
+  -- computes, and is stopped besides.
+  local SPEC = [[
+package.path = "tests/support/?.lua;" .. package.path
+local workers = require "workers"
+local signal = require "posix.signal"
+local first
+it("one", function()
+  first = workers.group():start("w", "rpc.register('f', function() end)").pid
+  require("rlengine").rpc.rpc_sync("w", "f")
+  error "failed"
+end)
+it("two", function()
+  local group = workers.group()
+  assert(signal.kill(first, 0) == nil)
+  local worker = group:start("t", "while true do end")
+  print("left", worker.pid)
+  worker:kill(signal.SIGSTOP)
+  error "failed"
+end)
+]]
+  it("leaves no process behind", function()
+    local folder = process.folder()
+    process.write(folder .. "/failing_spec.lua", SPEC)
+    local r = process.run({ process.program(), "tests/support/run_busted.lua", "-o", "TAP",
+      folder .. "/failing_spec.lua" })
+    assert.equal(2, select(2, ("\n" .. r.out):gsub("\nnot ok", "")), r.out)
+    local left = tonumber(r.out:match "left\t(%d+)")
+    assert.is_number(left, r.out)
+    assert.is_true(require("launched").eventually(function()
+      local f = io.open("/proc/" .. left .. "/stat")
+      local state = f and f:read "*a":match "%) (%a)"
+      if f then f:close() end
+      return not state or state == "Z"
+    end, 10))
+    process.remove(folder)
+  end)
+end)

@@ -19,6 +19,17 @@ local wait = require "posix.sys.wait"
 local rpc = rl.rpc
 local workers = {}
 
+-- Groups that are not finished: a test that fails does not come to its group:finish().
+local unfinished = {}
+
+-- In a new process: it dies with this one, however that ends.
+local function die_with_parent()
+  if not jit then return end -- luacheck: ignore
+  local ffi = require "ffi"
+  pcall(ffi.cdef, "int prctl(int option, unsigned long argument);")
+  ffi.C.prctl(1, signal.SIGKILL) -- PR_SET_PDEATHSIG
+end
+
 do -- what the first tensor and the first noted script line allocate for good
   local t = rl.zeros(1)
   t:free()
@@ -114,6 +125,7 @@ function Group:run(script, name, arguments, program)
     local null = fcntl.open("/dev/null", fcntl.O_RDONLY)
     unistd.dup2(null, 0)
     for fd = 3, 40 do unistd.close(fd) end
+    die_with_parent()
     local args = { script }
     for _, a in ipairs(arguments or {}) do args[#args + 1] = a end
     unistd.execp(program or process.program(), args)
@@ -124,9 +136,20 @@ function Group:run(script, name, arguments, program)
   return worker
 end
 
+-- End all its processes, whatever they do.
+local function kill_all(group)
+  for _, worker in ipairs(group.workers) do
+    if not worker.over then
+      worker:kill(signal.SIGKILL)
+      worker:join()
+    end
+  end
+end
+
 --- Stop being a worker, end the others, and check that nothing of it is left.
 -- @param allow {blocks = true}: what need not be as before
 function Group:finish(allow)
+  unfinished[self] = nil
   rpc.shutdown { timeout = 2 }
   for _, worker in ipairs(self.workers) do
     if not worker.over then
@@ -135,12 +158,10 @@ function Group:finish(allow)
         if worker:poll() then break end
         os.execute "sleep 0.01"
       end
-      if not worker:poll() then
-        worker:kill(signal.SIGKILL)
-        worker:join()
-      end
+      worker:poll()
     end
   end
+  kill_all(self)
   process.remove(self.folder)
   local now = workers.held()
   for _, key in ipairs { "fds", "threads", "blocks" } do
@@ -153,10 +174,16 @@ end
 
 --- Become the worker "test". Options: further ones for rpc.init.
 function workers.group(options)
-  rpc.shutdown { timeout = 0 } -- a test that failed has not come to its group:finish()
+  rpc.shutdown { timeout = 0 }
+  for group in pairs(unfinished) do
+    unfinished[group] = nil
+    kill_all(group)
+    process.remove(group.folder)
+  end
   local group = setmetatable({
     before = workers.held(), folder = process.folder(), workers = {}, count = 0,
   }, Group)
+  unfinished[group] = true
   local all = {
     name = "test", listen = "unix:" .. group.folder .. "/test.sock", token = workers.token,
   }
