@@ -5,7 +5,8 @@
  * segments; here are the totals.
  *
  * Invariants
- *   1. reserved = bytes of live blocks as handed out + cached = what the driver gave;
+ *   1. reserved = bytes of live blocks as handed out + cached + workspaces = what the
+ * driver gave;
  *   2. allocated = sum over the ledger's rows = bytes of live blocks as asked for;
  *   3. on the CPU cached never exceeds CACHE_FLOOR + a quarter of what is live: beyond it
  * a freed block goes straight back to the system. Other devices keep what they took until
@@ -101,15 +102,20 @@ static bool from_cache(struct rle_allocator *al, size_t size, bool from_any, tak
     return true;
 }
 
-/* Memory of the driver's, within the limit; the cache gives way to that. */
+/* So much more may be taken from the driver. The cache gives way to the limit. */
+static bool within_limit(rle_device *dev, size_t bytes)
+{
+    const rle_memory_stats *s = &dev->allocator->stats;
+    if (!s->limit || s->reserved + bytes <= s->limit) return true;
+    if (s->reserved - s->cached + bytes > s->limit) return false;
+    rle_device_empty_cache(dev);
+    return s->reserved + bytes <= s->limit;
+}
+
 static void *take_raw(rle_device *dev, size_t bytes)
 {
     rle_memory_stats *s = &dev->allocator->stats;
-    if (s->limit && s->reserved + bytes > s->limit) {
-        if (s->reserved - s->cached + bytes > s->limit) return NULL;
-        rle_device_empty_cache(dev);
-        if (s->reserved + bytes > s->limit) return NULL;
-    }
+    if (!within_limit(dev, bytes)) return NULL;
     s->from_driver++;
     void *p = dev->raw_alloc(dev, bytes);
     if (p) s->reserved += bytes;
@@ -176,6 +182,56 @@ void rle_device_make_room(rle_device *dev, size_t size)
     (void)let_go(dev, size, NULL);
 }
 
+/* ---- workspaces ---- */
+
+/* Bytes that were taken; 0: none could be. */
+static size_t workspace_from_driver(rle_device *dev, size_t size, size_t least,
+                                    void **out)
+{
+    size_t bytes = rle_segments_want(size, true), fewer = rle_segments_want(least, true);
+    void *p = take_raw(dev, bytes);
+    if (!p && fewer < bytes) p = take_raw(dev, bytes = fewer);
+    if (!p) return 0;
+    dev->allocator->stats.workspace += bytes;
+    *out = p;
+    return bytes;
+}
+
+rle_status rle_device_take_workspace(rle_device *dev, const rle_workspace *use,
+                                     size_t size, size_t least, void **out, size_t *got)
+{
+    if (size > (size_t)1 << 47) return rle_device_refuse(dev, size, use);
+    size_t bytes = workspace_from_driver(dev, size, least, out);
+    if (!bytes) {
+        rle_device_make_room(dev, size);
+        bytes = workspace_from_driver(dev, size, least, out);
+    }
+    if (!bytes) return rle_device_refuse(dev, rle_segments_want(least, true), use);
+    *got = bytes;
+    return RLE_OK;
+}
+
+rle_status rle_device_count_workspace(rle_device *dev, const rle_workspace *use,
+                                      size_t size)
+{
+    rle_memory_stats *s = &dev->allocator->stats;
+    if (use && !within_limit(dev, size)) {
+        rle_device_make_room(dev, size);
+        if (!within_limit(dev, size)) return rle_device_refuse(dev, size, use);
+    }
+    s->reserved += size;
+    s->workspace += size;
+    return RLE_OK;
+}
+
+void rle_device_give_workspace(rle_device *dev, void *p, size_t got)
+{
+    rle_memory_stats *s = &dev->allocator->stats;
+    if (p) dev->raw_free(dev, p, got);
+    s->reserved -= got;
+    s->workspace -= got;
+}
+
 /* ---- blocks ---- */
 
 /* The current context's owner and site have it from now on. */
@@ -202,10 +258,10 @@ rle_status rle_device_alloc(rle_device *dev, size_t size, rle_block *out)
 {
     struct rle_allocator *al = dev->allocator;
     taken t;
-    if (size > (size_t)1 << 47) return rle_device_refuse(dev, size);
+    if (size > (size_t)1 << 47) return rle_device_refuse(dev, size, NULL);
     if (!from_cache(al, size, false, &t) && !from_driver(dev, size, &t) &&
         !let_go(dev, size, &t) && !from_driver(dev, size, &t))
-        return rle_device_refuse(dev, size);
+        return rle_device_refuse(dev, size, NULL);
     enter(al, size, &t, out);
     return RLE_OK;
 }
@@ -323,17 +379,17 @@ rle_status rle_device_usage(rle_device *dev, rle_memory_usage *out)
 {
     rle_memory_stats s = dev->allocator->stats;
     rle_memory_usage u = {.allocated = s.allocated,
-                          .rounding = s.reserved - s.cached - s.allocated,
+                          .rounding = s.reserved - s.workspace - s.cached - s.allocated,
                           .cached = s.cached,
+                          .workspace = s.workspace,
                           .used = s.reserved};
     if (dev->figures) {
         rle_device_figures f;
         RLE_TRY(dev->figures(dev, &f));
-        u.workspace = f.workspace;
         u.context = f.context;
         u.used = f.used;
         u.total = f.total;
-        u.unaccounted = (int64_t)f.used - (int64_t)(s.reserved + f.workspace + f.context);
+        u.unaccounted = (int64_t)f.used - (int64_t)(s.reserved + f.context);
     }
     *out = u;
     return RLE_OK;

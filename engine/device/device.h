@@ -219,8 +219,10 @@ typedef struct rle_block {
 
 typedef struct rle_memory_stats {
     size_t allocated; /* bytes in live blocks, as asked for */
-    size_t reserved; /* bytes taken from the driver: live blocks as rounded, and cached */
-    size_t cached;   /* of these, free for the next blocks */
+    /* Bytes taken from the driver: live blocks as rounded, cached, and workspaces. */
+    size_t reserved;
+    size_t cached;    /* of these, free for the next blocks */
+    size_t workspace; /* of these, the device's own: of libraries and kernels */
     size_t peak;     /* highest `allocated` since the last reset */
     size_t limit;    /* of `reserved`; 0 = none */
     size_t blocks;   /* live */
@@ -273,7 +275,6 @@ typedef struct rle_device_figures {
     size_t used;    /* bytes in use, by whomever */
     size_t context; /* in use when it was opened: the driver's context, the kernels,
                        others */
-    size_t workspace; /* libraries' workspaces, created when it was opened */
 } rle_device_figures;
 
 /* How a device multiplies matrices. What a library computes is the same bits each time,
@@ -281,7 +282,7 @@ typedef struct rle_device_figures {
 typedef struct rle_blas_settings {
     bool batch_invariant; /* never by a library: no row's product depends on the others */
     bool tf32;            /* f32 factors may be rounded to 10 bits behind the point */
-    size_t workspace; /* bytes on the device for the library; counted in the figures */
+    size_t workspace;     /* bytes on the device for the library; counted as reserved */
     int64_t
         threshold; /* a library gets products whose right factor has that many values */
 } rle_blas_settings;

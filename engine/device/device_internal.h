@@ -6,7 +6,7 @@
 #ifndef RLE_DEVICE_INTERNAL_H
 #define RLE_DEVICE_INTERNAL_H
 
-#include "device/device.h"
+#include "device/plugin.h"
 
 /* With `segments` memory is taken in large pieces and cut up (devices where the driver's
  * allocation is slow and coarse), else block by block. */
@@ -86,8 +86,8 @@ size_t rle_segments_largest(const rle_segments *s);
 /* ---- out of memory: oom.c ---- */
 
 /* RESOURCE_EXHAUSTED for `size` bytes that could not be had, with everything that helps
- * in rle_device_oom_report. */
-rle_status rle_device_refuse(rle_device *dev, size_t size);
+ * in rle_device_oom_report. `use`: they were for a workspace; NULL: for a tensor. */
+rle_status rle_device_refuse(rle_device *dev, size_t size, const rle_workspace *use);
 void rle_device_count_refusal(rle_device *dev);
 /* Largest block that the cache could give at once. */
 size_t rle_device_largest_free(rle_device *dev);
@@ -102,6 +102,11 @@ void rle_text_add(char *text, size_t size, size_t *used, const char *fmt, ...)
     RLE_PRINTF(4, 5);
 
 /* What plug-ins ask the program (plugin.h). */
+rle_status rle_device_take_workspace(rle_device *dev, const rle_workspace *use,
+                                     size_t size, size_t least, void **out, size_t *got);
+rle_status rle_device_count_workspace(rle_device *dev, const rle_workspace *use,
+                                      size_t size);
+void rle_device_give_workspace(rle_device *dev, void *p, size_t got);
 void rle_device_make_room(rle_device *dev, size_t size);
 void rle_device_fatal(const char *message) __attribute__((noreturn));
 bool rle_device_fault_hits(const char *what);

@@ -19,13 +19,14 @@ typedef struct refusal {
     size_t largest;     /* free block */
     size_t room, total; /* free bytes, of; total 0: of what the machine has */
     bool limited;       /* by the limit, not by the device */
+    const rle_workspace *use; /* it was for a workspace; NULL: for a tensor */
     rle_memory_row holder[HOLDERS];
     size_t holders;
 } refusal;
 
-static refusal look(rle_device *dev, size_t size)
+static refusal look(rle_device *dev, size_t size, const rle_workspace *use)
 {
-    refusal r = {.dev = dev, .size = size};
+    refusal r = {.dev = dev, .size = size, .use = use};
     rle_device_memory(dev, &r.stats);
     r.largest = rle_device_largest_free(dev);
     size_t n = rle_device_report(dev, r.holder, HOLDERS);
@@ -67,7 +68,7 @@ static size_t too_coarse(const refusal *r)
 /* What blocks are larger than the tensors in them, where that is much of all; else 0. */
 static size_t much_rounding(const refusal *r)
 {
-    size_t live = r->stats.reserved - r->stats.cached;
+    size_t live = r->stats.reserved - r->stats.workspace - r->stats.cached;
     size_t rounding = live - r->stats.allocated;
     return rounding >= live / 4 ? rounding : 0;
 }
@@ -77,7 +78,9 @@ static void advise(const refusal *r, char *text, size_t *used)
     const rle_memory_row *top = r->holders ? &r->holder[0] : NULL;
     const char *site = top ? rle_site_name(top->site) : "?";
     rle_text_add(text, TEXT_SIZE, used, "try: ");
-    if (r->total && r->size > r->total) {
+    if (r->use) {
+        rle_text_add(text, TEXT_SIZE, used, "%s", r->use->help);
+    } else if (r->total && r->size > r->total) {
         rle_text_add(text, TEXT_SIZE, used,
                      "a smaller tensor: this one alone is larger than %s",
                      r->limited ? "the limit" : "the device");
@@ -136,21 +139,30 @@ static void advise(const refusal *r, char *text, size_t *used)
 static void add_figures(const refusal *r, char *text, size_t *used)
 {
     const rle_memory_stats *s = &r->stats;
-    char limit[32] = "none", reserved[32], allocated[32], rounding[32], cached[32],
-         largest[32];
+    const struct {
+        const char *name;
+        size_t bytes;
+        bool shown;
+    } part[] = {
+        {"allocated", s->allocated, true},
+        {"rounding", s->reserved - s->workspace - s->cached - s->allocated, true},
+        {"free", s->cached, true},
+        {"largest free block", r->largest, true},
+        {"workspace", s->workspace, s->workspace != 0},
+    };
+    char limit[32] = "none", size[32];
     if (s->limit) rle_bytes_format((double)s->limit, limit, sizeof limit);
+    rle_text_add(text, TEXT_SIZE, used, "%s: limit %s, reserved %s", r->dev->name, limit,
+                 rle_bytes_format((double)s->reserved, size, sizeof size));
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+        if (part[i].shown)
+            rle_text_add(text, TEXT_SIZE, used, "%s%s %s", i ? ", " : " (", part[i].name,
+                         rle_bytes_format((double)part[i].bytes, size, sizeof size));
     rle_text_add(
         text, TEXT_SIZE, used,
-        "%s: limit %s, reserved %s (allocated %s, rounding %s, free %s, largest free block %s)\n"
-        "done before: released what was dead, waited for the device, ran the collector, "
+        ")\ndone before: released what was dead, waited for the device, ran the "
+        "collector, "
         "gave the cache back, asked once more (%llu times so far, %llu in vain)\n",
-        r->dev->name, limit,
-        rle_bytes_format((double)s->reserved, reserved, sizeof reserved),
-        rle_bytes_format((double)s->allocated, allocated, sizeof allocated),
-        rle_bytes_format((double)(s->reserved - s->cached - s->allocated), rounding,
-                         sizeof rounding),
-        rle_bytes_format((double)s->cached, cached, sizeof cached),
-        rle_bytes_format((double)r->largest, largest, sizeof largest),
         (unsigned long long)s->retries, (unsigned long long)s->refused);
 }
 
@@ -213,10 +225,10 @@ static const char *words(size_t bytes, bool exact, char *out, size_t size)
     return out;
 }
 
-rle_status rle_device_refuse(rle_device *dev, size_t size)
+rle_status rle_device_refuse(rle_device *dev, size_t size, const rle_workspace *use)
 {
     rle_device_count_refusal(dev);
-    refusal r = look(dev, size);
+    refusal r = look(dev, size, use);
     char line[512], wanted[32], room[32], total[32], held[32];
     size_t used = 0, coarse = too_coarse(&r);
     /* The comparisons that a reader makes must come out right. */
@@ -250,6 +262,9 @@ rle_status rle_device_refuse(rle_device *dev, size_t size)
                      rle_site_name(r.holder[0].site), r.holder[0].blocks,
                      r.holder[0].blocks == 1 ? "" : "s",
                      rle_bytes_format((double)r.holder[0].bytes, held, sizeof held));
+    if (use)
+        rle_text_add(line, sizeof line, &used, "; that was for %s, %s%s", use->what,
+                     use->help, r.limited ? "; or it needs a higher limit" : "");
     note(&r, line);
     return rle_fail(RLE_RESOURCE_EXHAUSTED, "%s", line);
 }

@@ -49,8 +49,10 @@ static const rle_plugin_host host = {
     .alloc = rle_malloc,
     .release = rle_free,
     .fault = rle_device_fault_hits,
+    .take = rle_device_take_workspace,
+    .give = rle_device_give_workspace,
+    .count = rle_device_count_workspace,
     .make_room = rle_device_make_room,
-    .refuse = rle_device_refuse,
     .fatal = rle_device_fatal,
 };
 

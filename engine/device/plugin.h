@@ -14,7 +14,13 @@
 
 #include "device/device.h"
 
-#define RLE_PLUGIN_ABI 2u
+#define RLE_PLUGIN_ABI 3u
+
+/* What a workspace is for, in words for the message when there is no room for it. */
+typedef struct rle_workspace {
+    const char *what; /* "the workspace of cuBLAS" */
+    const char *help; /* "rl.cuda.matmul{workspace = ...} makes it smaller" */
+} rle_workspace;
 
 /* The program's side. */
 typedef struct rle_plugin_host {
@@ -26,13 +32,22 @@ typedef struct rle_plugin_host {
     void (*release)(void *p);
     /* Does the fault that the tests ordered happen now? (rle_device_fault) */
     bool (*fault)(const char *what);
-    /* The driver refused `size` bytes to the plug-in itself: let go of what can be let go
-     * of, so that it may ask once more. */
+    /* Memory for the plug-in itself: `size` bytes or, where these cannot be had, `least`,
+     * in steps of 2 MiB (*taken), in the account of reserved bytes and within their
+     * limit. When there is none, what can be let go of is let go of, in the order of
+     * rle_device_alloc, and then it is RESOURCE_EXHAUSTED with the report of a refused
+     * block. Finalizers of a script may run meanwhile and use the device. give: back,
+     * with what was taken. */
+    rle_status (*take)(rle_device *dev, const rle_workspace *use, size_t size,
+                       size_t least, void **out, size_t *taken);
+    void (*give)(rle_device *dev, void *p, size_t taken);
+    /* The same for bytes that are there already, because a library took them by itself:
+     * RESOURCE_EXHAUSTED when they pass the limit; the library is to give them back then.
+     * `use` NULL: they only count. Back with give(dev, NULL, size). */
+    rle_status (*count)(rle_device *dev, const rle_workspace *use, size_t size);
+    /* The driver refused something to a library: let go of what can be let go of, so that
+     * it may ask once more. */
     void (*make_room)(rle_device *dev, size_t size);
-    /* It was in vain: RESOURCE_EXHAUSTED, with the message and the report of a refused
-     * block.
-     */
-    rle_status (*refuse)(rle_device *dev, size_t size);
     /* A line for the log. */
     void (*warn)(const char *message);
     /* The device is beyond use: says so and ends the process. Does not return. */

@@ -76,10 +76,8 @@ static rle_status host_wait(rle_device *dev)
 static rle_status host_figures(rle_device *dev, rle_device_figures *out)
 {
     (void)dev;
-    *out = (rle_device_figures){.total = driver.capacity,
-                                .used = driver.used + 3 * MIB,
-                                .context = 2 * MIB,
-                                .workspace = MIB / 2};
+    *out = (rle_device_figures){
+        .total = driver.capacity, .used = driver.used + 3 * MIB, .context = 2 * MIB};
     return RLE_OK;
 }
 

@@ -352,9 +352,9 @@ static void a_row_alone_is_as_in_a_batch(void **state)
 
 static size_t workspace(void)
 {
-    rle_device_figures f;
-    assert_int_equal(dev->figures(dev, &f), RLE_OK);
-    return f.workspace;
+    rle_memory_stats s;
+    rle_device_memory(dev, &s);
+    return s.workspace;
 }
 
 /* First of all, while the workspace is small: a sort that needs a larger one than there

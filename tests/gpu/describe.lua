@@ -24,5 +24,6 @@ if device.type ~= "cpu" then row("products", "%s", rl.cuda.matmul { device = dev
 local report = rl.memory.report(device)
 row("memory of one process",
   "context %.1f MiB, workspace %.1f MiB, tensors %.1f MiB; unaccounted %d bytes",
-  (report.context or 0) / 2 ^ 20, (report.workspace or 0) / 2 ^ 20, report.reserved / 2 ^ 20,
+  (report.context or 0) / 2 ^ 20, (report.workspace or 0) / 2 ^ 20,
+  (report.reserved - (report.workspace or 0)) / 2 ^ 20,
   report.unaccounted or 0)

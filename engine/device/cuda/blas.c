@@ -90,17 +90,6 @@ static void give_up(rle_cuda_blas *b, const char *name)
     rle_host->warn(line);
 }
 
-static rle_status take_workspace(rle_device *dev, size_t size, void **out)
-{
-    rle_status status = rle_cuda_take(dev, "allocate the workspace of cuBLAS", size, out);
-    if (status != RLE_RESOURCE_EXHAUSTED) return status;
-    return rle_fail(
-        status,
-        "%s; that was for the workspace of cuBLAS, rl.cuda.matmul{workspace = "
-        "...} makes it smaller",
-        rle_message());
-}
-
 static rle_status configure(rle_device *dev, cublasHandle_t h, void *workspace,
                             const rle_blas_settings *s)
 {
@@ -122,18 +111,28 @@ static size_t free_bytes(void)
     return 0;
 }
 
-/* *ready: there is a handle. False, with RLE_OK: there is none to be had. */
-static rle_status prepare(rle_device *dev, bool *ready)
+static const rle_workspace of_workspace = {
+    "the workspace of cuBLAS", "rl.cuda.matmul{workspace = ...} makes it smaller"};
+static const rle_workspace of_library = {"what cuBLAS takes for itself",
+                                         "rl.cuda.matmul{batch_invariant = true} "
+                                         "does without it"};
+
+/* The handle and the workspace go; the settings stay. */
+static void drop(rle_device *dev)
 {
     rle_cuda_blas *b = &rle_cuda_of(dev)->blas;
-    *ready = b->handle != NULL;
-    if (b->handle || b->failed) return RLE_OK;
-    if (!open_library(b->text, sizeof b->text)) {
-        give_up(b, dev->name);
-        return RLE_OK;
-    }
-    void *workspace;
-    RLE_TRY(take_workspace(dev, b->settings.workspace, &workspace));
+    if (b->handle) api.cublasDestroy_v2(b->handle);
+    if (b->handle_bytes) rle_host->give(dev, NULL, b->handle_bytes);
+    if (b->workspace) rle_host->give(dev, b->workspace, b->taken);
+    b->handle = b->workspace = NULL;
+    b->taken = b->handle_bytes = 0;
+}
+
+/* The workspace is there: the handle. *ready false, with RLE_OK: there is none to be had.
+ */
+static rle_status start(rle_device *dev, bool *ready)
+{
+    rle_cuda_blas *b = &rle_cuda_of(dev)->blas;
     cublasHandle_t h = NULL;
     size_t before = free_bytes();
     cublasStatus_t e = api.cublasCreate_v2(&h);
@@ -152,28 +151,47 @@ static rle_status prepare(rle_device *dev, bool *ready)
             b->text, sizeof b->text,
             "cuBLAS does not start (%s), the engine's own kernels multiply all matrices",
             api.cublasGetStatusString(e));
-        cudaFree(workspace);
         (void)cudaGetLastError();
         give_up(b, dev->name);
         return RLE_OK;
     }
-    size_t after = free_bytes();
-    rle_status status = configure(dev, h, workspace, &b->settings);
-    if (status != RLE_OK) {
-        api.cublasDestroy_v2(h);
-        cudaFree(workspace);
-        return status;
-    }
+    b->handle = h;
+    size_t after = free_bytes(), own = after && before > after ? before - after : 0;
+    RLE_TRY(rle_host->count(dev, own ? &of_library : NULL, own));
+    b->handle_bytes = own;
+    RLE_TRY(configure(dev, h, b->workspace, &b->settings));
     int version = 0;
     api.cublasGetVersion_v2(h, &version);
     snprintf(b->text, sizeof b->text, "cuBLAS %d.%d", version / 10000,
              version / 100 % 100);
-    b->handle = h;
-    b->workspace = workspace;
-    b->workspace_bytes = b->settings.workspace;
-    b->handle_bytes = after && before > after ? before - after : 0;
     *ready = true;
     return RLE_OK;
+}
+
+/* *ready: there is a handle. False, with RLE_OK: there is none to be had. */
+static rle_status prepare(rle_device *dev, bool *ready)
+{
+    rle_cuda_blas *b = &rle_cuda_of(dev)->blas;
+    *ready = b->handle != NULL;
+    if (b->handle || b->failed) return RLE_OK;
+    if (b->workspace) return RLE_OK; /* asked while it starts, by who runs meanwhile */
+    if (!open_library(b->text, sizeof b->text)) {
+        give_up(b, dev->name);
+        return RLE_OK;
+    }
+    void *workspace;
+    size_t size = b->settings.workspace, taken;
+    RLE_TRY(rle_host->take(dev, &of_workspace, size, size, &workspace, &taken));
+    if (b->handle) { /* who ran while room was made had need of it, too */
+        rle_host->give(dev, workspace, taken);
+        *ready = true;
+        return RLE_OK;
+    }
+    b->workspace = workspace;
+    b->taken = taken;
+    rle_status status = start(dev, ready);
+    if (status != RLE_OK || !*ready) drop(dev);
+    return status;
 }
 
 void rle_cuda_blas_init(rle_device *dev)
@@ -186,24 +204,9 @@ void rle_cuda_blas_init(rle_device *dev)
                                       .threshold = THRESHOLD};
 }
 
-/* The handle and the workspace go; the settings stay. */
-static void drop(rle_cuda_blas *b)
-{
-    if (b->handle) api.cublasDestroy_v2(b->handle);
-    if (b->workspace) cudaFree(b->workspace);
-    b->handle = b->workspace = NULL;
-    b->workspace_bytes = b->handle_bytes = 0;
-}
-
 void rle_cuda_blas_close(rle_device *dev)
 {
-    drop(&rle_cuda_of(dev)->blas);
-}
-
-size_t rle_cuda_blas_held(const rle_device *dev)
-{
-    const rle_cuda_blas *b = &rle_cuda_of(dev)->blas;
-    return b->workspace_bytes + b->handle_bytes;
+    drop(dev);
 }
 
 /* ---- settings ---- */
@@ -224,7 +227,7 @@ static rle_status change(rle_device *dev, const rle_blas_settings *s)
          * (not seen emulated: cudaFree waits too) */
         RLE_TRY(rle_cuda_check_call(dev, "synchronize",
                                     cudaStreamSynchronize(rle_cuda_stream(dev))));
-        drop(b);
+        drop(dev);
         b->settings = *s;
         bool ready;
         rle_status status = prepare(dev, &ready);

@@ -16,6 +16,8 @@
 #include "kernels.h"
 
 enum {
+    RLE_CUDA_FIRST = 2 << 20,    /* device memory that is there from the start, for checks
+                                    and    small workspaces: the least that a driver gives */
     RLE_CUDA_PINNED = 512 << 10, /* page-locked memory through which small copies go */
     RLE_CUDA_SLOTS = 8           /* in so many parts */
 };
@@ -25,7 +27,7 @@ typedef struct rle_cuda_blas {
     rle_blas_settings settings;
     void *handle; /* cublasHandle_t; NULL until a product needs it */
     void *workspace;
-    size_t workspace_bytes, handle_bytes; /* the second: what cuBLAS took by itself */
+    size_t taken, handle_bytes;           /* for the workspace; by cuBLAS itself */
     bool failed;                          /* it was needed and could not be had */
     char text[192];                       /* which it is, or why there is none */
 } rle_cuda_blas;
@@ -40,8 +42,9 @@ typedef struct rle_cuda {
     void *pinned; /* staging.c: RLE_CUDA_PINNED bytes */
     cudaEvent_t slot_read[RLE_CUDA_SLOTS];
     int next_slot;
-    void *scratch; /* scratch.c */
-    size_t scratch_bytes;
+    char *first; /* scratch.c: RLE_CUDA_FIRST bytes */
+    void *large; /* a workspace that does not fit there */
+    size_t large_bytes;
     unsigned long long *flag, *flag_host;
     rle_cuda_blas blas;
 } rle_cuda;
@@ -94,7 +97,7 @@ rle_status rle_cuda_no_dtype(const char *what, rle_dtype t);
 
 /* At least `bytes` of device memory, aligned to 256, contents undefined; they are the
  * caller's until the next call for the same device, since the stream is one and in order.
- * Ask once a slot, for all that it needs. It counts as workspace in the device's figures.
+ * Ask once a slot, for all that it needs. It counts as workspace, within the limit.
  * RESOURCE_EXHAUSTED. */
 rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out);
 
@@ -105,8 +108,9 @@ rle_status rle_cuda_scratch(rle_device *dev, size_t bytes, void **out);
 rle_status rle_cuda_flag_reset(rle_device *dev, unsigned long long **out);
 rle_status rle_cuda_flag_read(rle_device *dev, const char *op, uint64_t *out);
 
-/* Device bytes that scratch.c holds; give them back. */
-size_t rle_cuda_scratch_held(const rle_device *dev);
+/* The first bytes of it, and what else lives as long as the device; everything goes
+ * back. */
+rle_status rle_cuda_scratch_open(rle_device *dev);
 void rle_cuda_scratch_close(rle_device *dev);
 
 /* ---- copies (staging.c) and streams (stream.c) ---- */
@@ -118,17 +122,11 @@ rle_status rle_cuda_copy_out(rle_device *dev, void *host, const void *src, size_
 
 extern const rle_stream_ops rle_cuda_streams;
 
-/* Memory of the driver's for a workspace; when it has none, once more after the cache of
- * free blocks gave way, and then RESOURCE_EXHAUSTED as for any block. */
-rle_status rle_cuda_take(rle_device *dev, const char *what, size_t size, void **out);
-
 /* ---- cuBLAS (blas.c) ---- */
 
 /* The default settings; nothing is opened. Everything goes back. */
 void rle_cuda_blas_init(rle_device *dev);
 void rle_cuda_blas_close(rle_device *dev);
-/* Device bytes: the workspace, and what the library took. */
-size_t rle_cuda_blas_held(const rle_device *dev);
 /* rle_device.blas */
 rle_status rle_cuda_blas_settings(rle_device *dev, const rle_blas_settings *set,
                                   rle_blas_state *out);

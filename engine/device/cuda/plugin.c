@@ -145,11 +145,9 @@ static rle_status synchronize(rle_device *dev)
  * processes. Nothing tells these apart. */
 static rle_status measure_context(rle_device *dev)
 {
-    unsigned long long *flag;
     size_t free_bytes, total;
-    RLE_TRY(rle_cuda_flag_reset(dev, &flag)); /* all that lives as long as the device */
     RLE_TRY(rle_cuda_check_call(dev, "memory info", cudaMemGetInfo(&free_bytes, &total)));
-    rle_cuda_of(dev)->context_bytes = total - free_bytes - rle_cuda_scratch_held(dev);
+    rle_cuda_of(dev)->context_bytes = total - free_bytes - RLE_CUDA_FIRST;
     return RLE_OK;
 }
 
@@ -162,7 +160,6 @@ static rle_status figures(rle_device *dev, rle_device_figures *out)
     out->total = total;
     out->used = total - free_bytes;
     out->context = rle_cuda_of(dev)->context_bytes;
-    out->workspace = rle_cuda_scratch_held(dev) + rle_cuda_blas_held(dev);
     return RLE_OK;
 }
 
@@ -206,6 +203,7 @@ static rle_status open_device(rle_device *dev)
             dev, "create a stream",
             cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking));
     if (status == RLE_OK) status = rle_cuda_staging_open(dev);
+    if (status == RLE_OK) status = rle_cuda_scratch_open(dev);
     if (status == RLE_OK) status = try_kernel(dev);
     if (status == RLE_OK) status = measure_context(dev);
     if (status != RLE_OK) {

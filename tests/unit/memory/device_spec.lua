@@ -39,8 +39,8 @@ for _, device in ipairs(devices) do
       local r, rows = rl.memory.report(device), 0
       for _, row in ipairs(r) do rows = rows + row.bytes end
       assert.equal(r.allocated, rows)
-      assert.equal(r.reserved, r.allocated + r.rounding + r.cached)
-      assert.equal(r.used, r.reserved + r.workspace + r.context + r.unaccounted)
+      assert.equal(r.reserved, r.allocated + r.rounding + r.cached + r.workspace)
+      assert.equal(r.used, r.reserved + r.context + r.unaccounted)
       if device ~= "cpu" then
         assert.is_true(r.used <= r.total)
         assert.is_true(r.context > 0)
@@ -137,6 +137,46 @@ for _, device in ipairs(devices) do
       assert.equal(65536, #rl.zeros(65536, on))
       figure("F22", "%s full %d times, references dropped: went on %d times, the same bytes held",
         device, times, after.refused - before.refused)
+    end)
+
+    it("counts workspaces against the limit, and says which does not fit", function()
+      if device == "cpu" then return end -- has none of its own
+      local usual = rl.cuda.matmul { device = device }
+      rl.cuda.matmul { device = device, threshold = 1, workspace = "64KiB" }
+      local x = rl.rand(64, 64, on)
+      local whole = x:matmul(x)
+      rl.memory.empty_cache(device)
+      local least = rl.memory.report(device)
+      limit_to(8)
+      local ok, err = pcall(rl.cuda.matmul, { device = device, workspace = "13MiB" })
+      if rl.memory.limit(device) >= 13 * MiB then -- else it could never be had
+        assert.is_false(ok)
+        assert.equal("RESOURCE_EXHAUSTED", err.code)
+        assert.matches("^out of device memory: wanted 14.0 MiB, [%d.]+ MiB free of [%d.]+ MiB.-; "
+          .. "that was for the workspace of cuBLAS, rl.cuda.matmul{workspace = ...} makes it "
+          .. "smaller; or it needs a higher limit$", err.message)
+        assert.truthy(err.report:find("try: rl.cuda.matmul{workspace", 1, true), err.report)
+      end
+      -- Room is made for one that fits, also of what waits for the collector.
+      for _ = 1, 3 do rl.zeros(MiB / 2, on) end
+      rl.cuda.matmul { device = device, workspace = "8MiB" }
+      assert.equal(whole:sum():item(), x:matmul(x):sum():item())
+      local report = rl.memory.report(device)
+      assert.is_true(report.reserved <= report.limit)
+      assert.equal(least.workspace + 6 * MiB, report.workspace) -- it had taken 2
+      assert.equal(report.used - least.used, report.reserved - least.reserved)
+      ok, err = pcall(rl.zeros, 2 * MiB, on)
+      assert.is_false(ok)
+      assert.equal("RESOURCE_EXHAUSTED", err.code)
+      -- Working memory of operations.
+      local many = rl.memory.limit(device, false) or rl.rand(2e6, on)
+      limit_to(4)
+      ok, err = pcall(many.sort, many)
+      assert.is_false(ok)
+      assert.equal("RESOURCE_EXHAUSTED", err.code)
+      rl.memory.limit(device, false)
+      usual.device, usual.library = device, nil
+      rl.cuda.matmul { device = device, threshold = usual.threshold, workspace = usual.workspace }
     end)
 
     it("says when the limit is below what is taken at once", function()

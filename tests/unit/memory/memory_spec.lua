@@ -81,9 +81,8 @@ describe("memory", function()
   end)
 
   it("refuses beyond the limit with the line that holds most, and goes on", function()
-    local base = rl.memory.allocated()
     rl.memory.empty_cache()
-    rl.memory.limit(device, base + 8 * MiB)
+    rl.memory.limit(device, rl.memory.reserved() + 8 * MiB)
     local held, line = {}, nil
     local ok, err = pcall(function()
       for i = 1, 100 do held[i] = rl.zeros(256, 1024); line = here() end
