@@ -36,6 +36,7 @@ if args.part == 0 then
 end
 
 local function say(text, ...) print((text:format(...))) end
+local size = rl.memory.format
 local function promise(holds, text, ...)
   if not holds then error("broken promise: " .. text:format(...), 0) end
 end
@@ -124,8 +125,11 @@ local rounds = math.max(3, math.ceil(args.episodes / args.observers))
 parts[2] = function() seed_program(rounds, args.observers, function(_, second, last)
   flat(second, last)
   say("%d observers, %d episodes: flat as well, at %d bytes%s. Calls have no threads\n"
-    .. "and no workspaces of their own: what the device holds does not depend on how many ask.\n",
-    args.observers, rounds * args.observers, last.allocated, asked(second, last))
+    .. "and no workspaces of their own: what is held does not depend on how many ask. What was\n"
+    .. "taken for it and is kept for the next does, %s: the graphs of %d episodes were alive\n"
+    .. "at once, %s of small results at most, each in a block of its own.\n",
+    args.observers, rounds * args.observers, last.allocated, asked(second, last),
+    size(last.reserved), args.observers, size(last.peak))
 end) end
 
 if args.part < 3 then return parts[args.part]() end
@@ -249,9 +253,9 @@ local function hoard(ctx)
   promise(last.allocated == after_drop.allocated and err == nil,
     "learning holds %d bytes after 2 episodes and %d after 12", after_drop.allocated,
     last.allocated)
-  say("Caught, and what it had kept is dropped: %d of %s are in use. Training went on for 12\n"
-    .. "episodes, one update each, and holds what it held after the second: %d bytes.\n",
-    last.allocated, args.limit, last.allocated)
+  say("Caught, and what it had kept is dropped: %s of %s are in use. Training went on for\n"
+    .. "12 episodes, one update each, and holds what it held after the second: %d bytes.\n",
+    size(last.allocated), size(rl.memory.parse(args.limit)), last.allocated)
   print(rl.memory.report(agent.device))
 end
 

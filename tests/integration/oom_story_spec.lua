@@ -62,8 +62,16 @@ describe("scripts/oom_story.lua on " .. device, function()
     assert.matches("first failed on worker agent_0, went through obs_%d_for_0", r.out)
     assert.matches("grew most since episode 2:\n +[%d.]+ MiB  graph ", r.out)
     assert.matches("try: letting go of the results that scripts/oom_story.lua:" .. site, r.out)
-    local after = tonumber(r.out:match "Caught, and what it had kept is dropped: (%d+) of ")
-    assert.is_true(after < 100000)
+    local kept, graphs, peak = r.out:match(
+      "taken for it and is kept for the next does, ([%d.]+ %a+): the graphs of (%d+) episodes "
+      .. "were alive\nat once, ([%d.]+ %a+) of small ")
+    assert.equal(tostring(observers), graphs, r.out)
+    assert.is_true(rl.memory.parse(peak) > observers * rl.memory.parse(bytes .. "B") / 16)
+    assert.is_true(rl.memory.parse(kept) >= rl.memory.parse(peak))
+    local after, whole = r.out:match("Caught, and what it had kept is dropped: ([%d.]+ KiB) of "
+      .. "([%d.]+ MiB) are in use")
+    assert.is_true(rl.memory.parse(after) < 100000)
+    assert.equal(rl.memory.format(limit * 2 ^ 20), whole)
     local sum, parts = tonumber(r.out:match "\n  sum +(%d+)"), 0
     local report = r.out:match "\nmemory of .-\n  owner[^\n]*\n(.-)  sum"
     for value in report:gmatch "\n?  [%a]+ +(%-?%d+) " do parts = parts + tonumber(value) end
