@@ -394,7 +394,9 @@ end
 -- @function caller
 rpc.caller = c.caller
 
---- In a handler: true when nobody waits for the result any more.
+--- In a handler: true when nobody waits for the result any more. What the handler waits for then
+-- ends at once with CANCELLED, and should end it too: after 16 such errors in one handler each
+-- wait takes 10 ms, so that one which catches them for ever leaves the core to others.
 -- @function cancelled
 rpc.cancelled = c.cancelled
 
