@@ -373,13 +373,6 @@ static int call_sync(lua_State *L)
     return 0;
 }
 
-static void raise_failure(lua_State *L, rle_future *f)
-{
-    rle_lua_push_remote_error(L, rle_future_message(f), 1);
-    rle_future_read(rle_lua_rpc_state.rpc, f);
-    lua_error(L);
-}
-
 /* take() -> results of what sync() waited for, or raises its error. */
 static int call_take(lua_State *L)
 {
@@ -393,12 +386,16 @@ static int call_take(lua_State *L)
         rle_future_cancel(s->rpc, f);
         raise_unwanted(L, h);
     }
-    if (rle_future_status(s->rpc, f) == RLE_FUTURE_FAILED) raise_failure(L, f);
-    int n = rle_lua_push_results(L, f, rle_future_message(f));
+    bool failed = rle_future_status(s->rpc, f) == RLE_FUTURE_FAILED;
+    int n = 1;
+    if (failed)
+        rle_lua_push_remote_error(L, rle_future_message(f), 1);
+    else
+        n = rle_lua_push_results(L, f, rle_future_message(f));
     rle_future_read(s->rpc, f);
     *slot = NULL;
     rle_future_release(s->rpc, f);
-    return n;
+    return failed ? lua_error(L) : n;
 }
 
 /* async(target, method, timeout, how, ...) -> future; true as with sync(). */
@@ -425,10 +422,12 @@ static int call_construct(lua_State *L)
         lua_pushboolean(L, true);
         return 1;
     }
+    rle_future *read = rle_lua_take_result(L); /* as rle_lua_push_future */
     rle_lua_put_result(L, f);
     rle_lua_target *worker = rle_lua_to_target(L, ARG_TARGET);
     rle_lua_target *t = rle_lua_new_target(L, worker->peer);
     t->pending = rle_lua_take_result(L);
+    if (read) rle_lua_put_result(L, read);
     rle_lua_target_note_age(t);
     rle_lua_target_set_class(t, lua_tostring(L, ARG_METHOD));
     return 1;

@@ -125,9 +125,12 @@ rle_future *rle_lua_take_result(lua_State *L)
 
 void rle_lua_push_future(lua_State *L, rle_future *f, int values)
 {
+    /* A finalizer may come here while a result that lies in the slot is being read. */
+    rle_future *read = rle_lua_take_result(L);
     rle_lua_put_result(L, f); /* should making the userdata raise, the future is not lost */
     lua_future *u = new_future(L, NULL);
     u->f = rle_lua_take_result(L);
+    if (read) rle_lua_put_result(L, read);
     if (!values) return;
     lua_pushvalue(L, values);
     rle_setuservalue(L, -2);

@@ -251,6 +251,28 @@ for _ = 1, 1000 do
   collectgarbage()
   if rpc.counters().futures <= 1 then break end
 end
+-- Finalizers that make calls, while results are read.
+local left, rows = 20000, {}
+local function again()
+  getmetatable(newproxy(true)).__gc = function()
+    if left == 0 then return end
+    left = left - 1
+    rpc.rpc_async("trainer", "echo", left)
+    again()
+  end
+end
+for _ = 1, 200 do again() end
+for i = 1, 2000 do rows[i] = { tostring(i), i } end
+while left > 0 do
+  local got = rpc.rpc_sync("trainer", "echo", rows)
+  assert(#got == 2000 and got[2000][2] == 2000)
+  assert(not pcall(rpc.rpc_sync, "trainer", "boom"))
+end
+for _ = 1, 1000 do
+  rpc.sleep(0.005)
+  collectgarbage()
+  if rpc.counters().futures <= 1 then break end
+end
 calls()
 print(rpc.counters().futures) -- the last coroutine that failed may not be collected yet
 rpc.shutdown()
