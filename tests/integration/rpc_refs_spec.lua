@@ -354,6 +354,7 @@ rpc.register("empty", function()
   collectgarbage()
 end)
 rpc.register("refs", function()
+  if jit then jit.flush() end -- compiled code holds what it was made for
   collectgarbage()
   collectgarbage()
   local refs, others = rpc.refs(), 0
