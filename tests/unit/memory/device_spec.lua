@@ -175,7 +175,6 @@ for _, device in ipairs(devices) do
       assert.is_false(ok)
       assert.equal("RESOURCE_EXHAUSTED", err.code)
       rl.memory.limit(device, false)
-      usual.device, usual.library = device, nil
       rl.cuda.matmul { device = device, threshold = usual.threshold, workspace = usual.workspace }
     end)
 
